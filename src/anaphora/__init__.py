@@ -1,0 +1,1 @@
+"""Anaphora: a self-hosted LLM server and library whose subject is the prompt cache."""
