@@ -1,0 +1,18 @@
+"""How an engine is set up. Frozen; validated where it is built (`anaphora.config`) and again by `Engine`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    cache: bool = True  # False: nothing is reused (the `NoReuse` variant of the cache)
+    policy: str = "lru"  # eviction policy, by name
+    kv_pool_bytes: int | None = None  # hard cap of keys and values; None: a quarter of free memory, see Engine
+    max_context: int | None = None  # tokens; None: the model's own limit
+    max_step_tokens: int = 2048  # tokens of one step, prefill chunks and decode together
+    max_sequences: int = 64  # sequences that run at once
+    queue_length: int = 256  # requests that wait; one more is refused
+    num_threads: int | None = None  # None: torch's own choice
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "cpu"
