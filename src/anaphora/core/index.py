@@ -1,0 +1,185 @@
+"""The index: token prefix -> extents. A radix tree for each namespace; its nodes hold whole runs of tokens.
+
+root ── "the quick " ──┬── "brown fox"      a path from the root spells a cached prompt;
+                       └── "red hen"        children differ in their first token
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anaphora.core.extent import Extent, coalesce, count_slots, cut
+from anaphora.core.namespace import Namespace
+
+Tokens = NDArray[np.int32]
+
+_NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
+
+
+class Node:
+    """A run of tokens and the slots in which their keys and values stand.
+
+    `tokens` is the node's own memory, never a view into a request's buffer, which would keep that buffer
+    alive. A root is a node without tokens and without parent.
+    """
+
+    __slots__ = (
+        "children",
+        "extents",
+        "is_cleared",
+        "namespace",
+        "num_held",
+        "num_leases",
+        "parent",
+        "tokens",
+    )
+
+    def __init__(
+        self, namespace: Namespace, parent: "Node | None", tokens: Tokens, extents: tuple[Extent, ...]
+    ) -> None:
+        self.namespace = namespace
+        self.parent = parent
+        self.tokens = tokens.copy()
+        self.extents = extents
+        self.children: dict[int, Node] = {}  # first token -> node
+        self.num_leases = 0  # leases whose published part ends with this node
+        self.num_held = 0  # num_leases + children with num_held > 0; the node is leased while it is above 0
+        self.is_cleared = False  # no longer found by anyone; its slots are freed with its last lease
+        if parent is not None:
+            self.is_cleared = parent.is_cleared
+            parent.children[self.key] = self
+
+    @property
+    def key(self) -> int:
+        """The first token, under which the parent finds this node."""
+        return int(self.tokens[0])
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_leaf(self) -> bool:
+        return not self.children
+
+    def split(self, num_tokens: int) -> "Node":
+        """Move the first `num_tokens` tokens into a new node above this one, and return that.
+
+        This node stays the tail, so whoever leases it still ends where it did. No slot moves.
+        Cost: a copy of the tokens.
+        """
+        assert self.parent is not None, "a root has nothing to split"
+        assert 0 < num_tokens < self.num_tokens
+        front, back = cut(self.extents, num_tokens)
+        head = Node(self.namespace, self.parent, self.tokens[:num_tokens], front)  # takes this node's key
+        self.tokens, self.extents = self.tokens[num_tokens:].copy(), back
+        self.parent = head
+        head.children[self.key] = self
+        head.num_held = 1 if self.num_held else 0
+        return head
+
+    def extend(self, tokens: Tokens, extents: tuple[Extent, ...]) -> None:
+        """Add tokens at the end of a leaf. Cost: a copy of the node's tokens."""
+        assert self.is_leaf, "the end of an inner node is not free"
+        self.tokens = np.concatenate((self.tokens, tokens))
+        self.extents = coalesce((*self.extents, *extents))
+
+    def trim(self, num_tokens: int) -> tuple[Extent, ...]:
+        """Cut the last `num_tokens` tokens off a leaf and return their slots.
+
+        What is left of the tokens is a view of the node's own memory until half of that is wasted, so that
+        trimming a long leaf bit by bit costs O(1) for each token, amortised.
+        """
+        assert self.is_leaf, "the end of an inner node is not free"
+        assert 0 < num_tokens < self.num_tokens
+        num_kept = self.num_tokens - num_tokens
+        self.extents, dropped = cut(self.extents, num_kept)
+        memory = self.tokens if self.tokens.base is None else self.tokens.base
+        self.tokens = self.tokens[:num_kept]
+        if 2 * num_kept < memory.size:
+            self.tokens = self.tokens.copy()
+        return dropped
+
+    def absorb(self, child: "Node") -> None:
+        """Take an only child's tokens and slots in; undoes a split. Cost: a copy of both nodes' tokens."""
+        assert self.children == {child.key: child}, "only an only child can be absorbed"
+        assert not child.num_held, "a lease ends there"
+        child.detach()
+        self.extend(child.tokens, child.extents)
+
+    def detach(self) -> None:
+        """Take this node out of its parent's children."""
+        assert self.parent is not None
+        del self.parent.children[self.key]
+        self.parent = None
+
+
+def new_root(namespace: Namespace) -> Node:
+    """Build an empty tree for a namespace."""
+    return Node(namespace, None, _NO_TOKENS, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far tokens could be followed down the tree."""
+
+    node: Node  # the last node of which a token matched, or where the walk began
+    num_within: int  # tokens of that node that matched; fewer than it has if the walk ended inside it
+    num_tokens: int  # tokens that matched in all
+    has_diverged: bool  # the tree goes on from here, with other tokens
+
+
+def walk(start: Node, tokens: Tokens) -> Walk:
+    """Follow tokens down the tree from the end of a node. Changes nothing.
+
+    Cost: one vectorised comparison of the tokens, and O(1) for each node on the way.
+    """
+    node, num_within, position = start, start.num_tokens, 0
+    while position < len(tokens):
+        child = node.children.get(int(tokens[position]))
+        if child is None:
+            break
+        num_within = common_length(child.tokens, tokens[position:])
+        node = child
+        position += num_within
+        if num_within < child.num_tokens:
+            break
+    goes_on = num_within < node.num_tokens or not node.is_leaf
+    return Walk(node, num_within, position, has_diverged=goes_on and position < len(tokens))
+
+
+def common_length(left: Tokens, right: Tokens) -> int:
+    """Count the tokens that open both. Cost: one vectorised comparison."""
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length
+
+
+def extents_up_to(node: Node, num_within: int) -> tuple[Extent, ...]:
+    """List the slots of the path from the root to `num_within` tokens into a node, in token order.
+
+    Cost: O(extents on the path).
+    """
+    pieces = [cut(node.extents, num_within)[0]]
+    above = node.parent
+    while above is not None:
+        pieces.append(above.extents)
+        above = above.parent
+    return coalesce(extent for piece in reversed(pieces) for extent in piece)
+
+
+def check_node(node: Node) -> None:
+    """Assert what must hold for one node and its children. Cost: O(children + extents)."""
+    assert node.num_tokens == count_slots(node.extents), "a node's tokens and slots differ in number"
+    assert node.extents == coalesce(node.extents), "a node's extents were not joined"
+    assert node.num_held == node.num_leases + sum(1 for c in node.children.values() if c.num_held > 0)
+    assert not node.is_cleared or node.num_held > 0, "a cleared node outlived its leases"
+    assert node.tokens.base is None or node.tokens.base.size <= 2 * node.num_tokens, "memory is wasted"
+    for key, child in node.children.items():
+        assert child.num_tokens > 0, "a node without tokens"
+        assert child.parent is node, "a child has another parent"
+        assert child.key == key, "a child is not found by its first token"
+        assert child.namespace == node.namespace, "namespaces mix in one tree"
+        assert child.is_cleared == node.is_cleared, "a tree is cleared as a whole"
