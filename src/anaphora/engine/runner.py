@@ -1,0 +1,72 @@
+"""One ragged forward pass of a Transformers model over a step's rows."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from anaphora.engine.attention import AttentionKernel, ExtentAttention, kernel_for
+from anaphora.engine.kv_pool import KvPool
+from anaphora.engine.linear import can_pack, pack_linears
+from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.step import StepPlan
+
+_names = itertools.count()
+
+
+class Runner(Protocol):
+    """Run one step and answer the logits of chosen rows."""
+
+    def run(
+        self,
+        tokens: NDArray[Any],  # [num_rows] int
+        positions: NDArray[Any],  # [num_rows] int
+        plan: StepPlan,
+        logit_rows: Sequence[int],
+    ) -> Tensor:  # [len(logit_rows), vocab_size]
+        """Compute a step: KV of all rows is written to the pool, logits of `logit_rows` come back."""
+        ...
+
+
+class ExtentRunner:
+    """Runs any model that takes its attention function from Transformers' AttentionInterface.
+
+    The model is changed in place: its attention reads the pool, its linear layers may be packed.
+    """
+
+    def __init__(self, loaded: LoadedModel, pool: KvPool, *, kernel: AttentionKernel | None = None) -> None:
+        self.model = loaded.model
+        self.device = loaded.device
+        self.attention = ExtentAttention(pool, kernel or kernel_for(loaded.device))
+        name = f"anaphora_{next(_names)}"
+        AttentionInterface.register(name, self.attention)
+        AttentionMaskInterface.register(name, _no_mask)
+        self.model.set_attn_implementation(name)
+        self.num_packed = pack_linears(self.model) if can_pack(loaded.dtype, loaded.device) else 0
+
+    def run(
+        self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]
+    ) -> Tensor:
+        """See `Runner.run`. Cost: one forward pass. Raises whatever the model raises; slots of other sequences are
+        untouched then."""
+        self.attention.plan = plan
+        try:
+            output = self.model(
+                input_ids=torch.from_numpy(tokens).to(self.device, torch.int64)[None],
+                position_ids=torch.from_numpy(positions).to(self.device, torch.int64)[None],
+                use_cache=False,
+                logits_to_keep=torch.tensor(logit_rows, dtype=torch.int64, device=self.device),
+            )
+        finally:
+            self.attention.plan = None
+        logits: Tensor = output.logits[0]
+        return logits
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    """Stand in for a mask: `ExtentAttention` knows from its plan who sees what."""
+    return
