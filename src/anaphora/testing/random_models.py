@@ -56,8 +56,8 @@ def random_model(
 ) -> LoadedModel:
     """Return a tiny model of a family (see FAMILIES) with random weights, on the CPU.
 
-    The same arguments give the same weights, tokenizer and digest in every process. The global random state is
-    left as it was.
+    The same arguments give the same weights, tokenizer and digest in every process. The global random
+    state is left as it was.
 
     Raises: ValueError for an unknown family or a vocabulary under 259.
     """
@@ -118,7 +118,7 @@ def byte_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def _randomise_constants(model: Any) -> None:
-    """Give norms and biases, which start at 0 or 1, values of their own, so that none can be left out unseen."""
+    """Give norms and biases, which start at 0 or 1, values of their own, so that none can be left out."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1 and ("norm" in name or "ln" in name or name.endswith("bias")):
             with torch.no_grad():

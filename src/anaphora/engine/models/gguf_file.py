@@ -74,8 +74,8 @@ def plain_directory(path: Path, *, cache_dir: Path, dtype: torch.dtype) -> Path:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ModelUnavailable(
-                f"The disk of {cache_dir} is full: the weights of {path.name} in {dtype} don't fit beside the "
-                "file. Free some space, or set another cache folder (ANAPHORA_CACHE_DIR)."
+                f"The disk of {cache_dir} is full: the weights of {path.name} in {dtype} don't fit "
+                "beside the file. Free some space, or set another cache folder (ANAPHORA_CACHE_DIR)."
             ) from error
         raise ModelUnavailable(f"{path.name} can't be kept in {cache_dir}: {error}") from error
     note = json.loads((target / _NOTE).read_text(encoding="utf-8"))

@@ -2,7 +2,8 @@
 
 A byte-level BPE tokenizer first cuts the text into pieces and then merges bytes inside each piece. A GGUF
 file holds the vocabulary and the merges, but of the cutting only a name (`tokenizer.ggml.pre`). The rules
-below are keyed by that name. A name that isn't here keeps the rule Transformers chose, and the operator is told.
+below are keyed by that name. A name that isn't here keeps the rule that
+Transformers chose, and the operator is told.
 """
 
 import logging
