@@ -2,8 +2,8 @@
 
     push(id) push(id) push(id) ... flush()      pieces concatenate to the decoded whole
 
-Two ways, chosen by the tokenizer's decoder: byte-level vocabularies go through their bytes, which is exact for
-every sequence of ids; all others (sentencepiece style) decode a short window of tokens twice and give the
+Two ways, chosen by the tokenizer's decoder: byte-level vocabularies go through their bytes, which is exact
+for every sequence of ids; all others (sentencepiece style) decode a short window of tokens twice and give the
 difference, since there a token's text depends on its neighbours.
 """
 
@@ -30,11 +30,11 @@ class TokenTexts:
         self._byte_of = _byte_alphabet() if self.is_byte_level else {}
         self._bytes: dict[int, bytes] = {}
 
-    def text(self, token_id: int) -> str:
+    def text_of(self, token_id: int) -> str:
         """Return the token's text by itself; replacement characters stand for parts of characters."""
-        return self.bytes(token_id).decode("utf-8", errors="replace")
+        return self.bytes_of(token_id).decode("utf-8", errors="replace")
 
-    def bytes(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
         """Return the token's bytes: its name for a special token, nothing for an id without a token."""
         found = self._bytes.get(token_id)
         if found is None:
@@ -85,11 +85,11 @@ class Detokeniser:
 
         Cost: O(1) amortised; of the window's few tokens where the vocabulary isn't byte-level.
         """
-        if not self._texts.is_byte_level:
-            return self._push_window(token_id)
         if token_id in self._texts.special_ids:
             return ""
-        return self._decoder.decode(self._texts.bytes(token_id))
+        if not self._texts.is_byte_level:
+            return self._push_window(token_id)
+        return self._decoder.decode(self._texts.bytes_of(token_id))
 
     def flush(self) -> str:
         """Return what was held back; an unfinished character becomes a replacement character."""
@@ -99,17 +99,18 @@ class Detokeniser:
 
     def token_text(self, token_id: int) -> str:
         """Return a token's text by itself (see TokenTexts)."""
-        return self._texts.text(token_id)
+        return self._texts.text_of(token_id)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return a token's bytes (see TokenTexts)."""
-        return self._texts.bytes(token_id)
+        return self._texts.bytes_of(token_id)
 
     def _push_window(self, token_id: int) -> str:
         self._window.append(int(token_id))
         text = self._new_text()
         num_held = len(self._window) - self._num_given
-        if not text or (text.endswith(_REPLACEMENT) and num_held < _MAX_HELD_TOKENS):
+        unfinished = not text or text.endswith(_REPLACEMENT)
+        if unfinished and num_held < _MAX_HELD_TOKENS:
             return ""
         return self._give(text)
 
@@ -134,7 +135,7 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
 def _byte_alphabet() -> dict[str, int]:
     """Return the byte that each character of a byte-level vocabulary stands for.
 
-    Printable bytes of Latin-1 stand for themselves; the other 68 take the characters from U+0100 on, in order.
+    Printable bytes of Latin-1 stand for themselves; the other 68 take the characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(256) if value not in set(printable)]
