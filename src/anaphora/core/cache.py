@@ -247,8 +247,7 @@ class PrefixCache:
         """Give a lease private slots, evicting until there are enough."""
         while (num_missing := num_slots - self._pool.num_free) > 0:
             self._evict(num_missing)
-        end = lease.extents[-1].stop if lease.extents else None
-        lease.add_private(self._pool.take(num_slots, after=end))
+        lease.add_private(self._pool.take(num_slots, after=lease.end))
 
     def _evict(self, num_missing: int) -> None:
         """Evict the policy's victim, or only its last `num_missing` tokens if it has more."""

@@ -82,9 +82,16 @@ class Lease:
             self._extents = coalesce((*published, *self.private))
         return self._extents
 
+    @property
+    def end(self) -> int | None:
+        """The slot right behind the last one; None for a lease without slots."""
+        if self.private:
+            return self.private[-1].stop
+        return self.node.extents[-1].stop if self.node is not None and self.node.extents else None
+
     def add_private(self, extents: tuple[Extent, ...]) -> None:
         """Append slots at the end. The cache's own."""
-        self.private = coalesce((*self.private, *extents))
+        self.private = (*self.private[:-1], *coalesce((*self.private[-1:], *extents)))
         self.num_slots += count_slots(extents)
         self.has_moved()
 
@@ -108,5 +115,6 @@ class Lease:
             assert node.num_held > 0, "a leased node counts as evictable"
             node = node.parent
         assert depth == self.num_published, "the lease ends elsewhere in the index"
+        assert self.end == (self.extents[-1].stop if self.extents else None), "the lease ends at another slot"
         fresh = () if self.node is None else extents_up_to(self.node, self.node.num_tokens)
         assert self.extents == coalesce((*fresh, *self.private)), "the extents changed without notice"

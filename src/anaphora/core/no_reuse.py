@@ -88,6 +88,5 @@ class NoReuse:
             return Refusal("larger_than_pool", num_slots, num_available)
         if num_slots > num_available:
             return Refusal("pool_full", num_slots, num_available)
-        end = lease.extents[-1].stop if lease.extents else None
-        lease.add_private(self._pool.take(num_slots, after=end))
+        lease.add_private(self._pool.take(num_slots, after=lease.end))
         return None

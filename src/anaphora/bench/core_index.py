@@ -1,0 +1,166 @@
+"""Measure the index: what a hit costs, whether eviction slows down as the cache grows, what a cached token
+weighs.
+
+No model and no keys or values: the pure core alone. `measure()` returns the numbers; run the module to print
+them.
+"""
+
+import gc
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import numpy as np
+
+from anaphora.core.cache import PrefixCache
+from anaphora.core.index import Tokens
+from anaphora.core.lease import Lease
+from anaphora.core.namespace import Namespace
+
+_SPACE = Namespace(b"bench" + bytes(27))
+_PROMPT_TOKENS = 50_000
+_VOCABULARY = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoreNumbers:
+    """What was measured. Times are medians."""
+
+    one_node_ms: float  # match and lease a 50,000-token prompt that is one node
+    chain_ms: float  # the same over a path of 100 nodes
+    inside_node_ms: float  # the same where the match ends inside a node, which is split for it
+    release_ms: float  # release of the path of 100 nodes
+    evict_small_us: float  # lease 32 slots, evicting one node out of 1,000
+    evict_large_us: float  # the same out of 50,000
+    evict_ratio: float  # large / small; 1 where the cost does not depend on the size
+    bytes_per_token: float  # memory of the index for each cached token, nodes of 64 tokens
+    num_tokens: int  # cached tokens at which that was measured
+
+
+def measure(*, num_repeats: int = 20, num_tokens: int = 2_000_000) -> CoreNumbers:
+    """Measure everything, in one process. Takes some seconds."""
+    chain, one_node, inside = _hit_times(num_repeats)
+    small = _evict_time_us(1_000)
+    large = _evict_time_us(50_000)
+    return CoreNumbers(
+        one_node_ms=one_node[0],
+        chain_ms=chain[0],
+        inside_node_ms=inside[0],
+        release_ms=chain[1],
+        evict_small_us=small,
+        evict_large_us=large,
+        evict_ratio=large / small,
+        bytes_per_token=_bytes_per_token(num_tokens),
+        num_tokens=num_tokens,
+    )
+
+
+def _hit_times(num_repeats: int) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
+    prompt = _random_tokens(_PROMPT_TOKENS, seed=1)
+    chain = _cache(4 * _PROMPT_TOKENS)
+    for num_nodes in range(1, 101):
+        stop = num_nodes * _PROMPT_TOKENS // 100
+        _store(chain, prompt[:stop])
+        # A branch at each node's end keeps it from being joined with the next.
+        _store(chain, np.append(prompt[:stop], np.int32(_VOCABULARY)))
+    one = _cache(4 * _PROMPT_TOKENS)
+    _store(one, prompt)
+    return (
+        _lease_time_ms(lambda: chain, prompt, num_repeats),
+        _lease_time_ms(lambda: one, prompt, num_repeats),
+        _lease_time_ms(lambda: _with_one_node(prompt), prompt[:-1], num_repeats),
+    )
+
+
+def _lease_time_ms(
+    make_cache: Callable[[], PrefixCache], prompt: Tokens, num_repeats: int
+) -> tuple[float, float]:
+    """Time acquire (with its extents) and release of a prompt that is cached whole."""
+    acquire_times, release_times = [], []
+    for _ in range(num_repeats):
+        cache = make_cache()
+        start = time.perf_counter()
+        lease = _acquire(cache, prompt, num_private=16)
+        assert lease.extents
+        acquired = time.perf_counter()
+        cache.release(lease)
+        acquire_times.append(acquired - start)
+        release_times.append(time.perf_counter() - acquired)
+        assert lease.num_reused == len(prompt)
+    return 1e3 * median(acquire_times), 1e3 * median(release_times)
+
+
+def _evict_time_us(num_nodes: int) -> float:
+    """Time leases of 32 fresh slots from a cache that is full of that many leaves of 32 tokens."""
+    cache = _cache(32 * num_nodes)
+    for first in range(0, 32 * num_nodes, 32):
+        _store(cache, np.arange(first, first + 32, dtype=np.int32))
+    times = []
+    for _ in range(500):
+        start = time.perf_counter()
+        _acquire(cache, np.empty(0, dtype=np.int32), num_private=32)
+        times.append(time.perf_counter() - start)
+    assert cache.counts().evictable == 32 * (num_nodes - 500)
+    return 1e6 * median(times)
+
+
+def _bytes_per_token(num_tokens: int) -> float:
+    """Weigh the index: a conversation of 1,024 tokens that branches at every 64th."""
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    cache = _cache(num_tokens)
+    seed = 0
+    while cache.counts().free:
+        trunk = _random_tokens(1_024, seed=seed)
+        for stop in range(64, 1_024 + 1, 64):
+            seed += 1
+            branch = np.concatenate((trunk[:stop], _random_tokens(64, seed=seed)))
+            _store(cache, branch[: stop + min(64, cache.counts().free)])
+            if not cache.counts().free:
+                break
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counts = cache.counts()
+    return (after - before) / (counts.evictable + counts.leased)
+
+
+def _with_one_node(prompt: Tokens) -> PrefixCache:
+    cache = _cache(2 * len(prompt))
+    _store(cache, prompt)
+    return cache
+
+
+def _cache(num_slots: int) -> PrefixCache:
+    return PrefixCache(num_slots, clock=time.monotonic)
+
+
+def _store(cache: PrefixCache, tokens: Tokens) -> None:
+    num_private = len(tokens) - cache.peek(_SPACE, tokens).num_tokens
+    lease = _acquire(cache, tokens, num_private=num_private)
+    cache.publish(lease, tokens, len(tokens))
+    cache.release(lease)
+
+
+def _acquire(cache: PrefixCache, tokens: Tokens, *, num_private: int) -> Lease:
+    lease = cache.acquire(_SPACE, tokens, max_reuse=len(tokens), num_private=num_private)
+    assert isinstance(lease, Lease), lease
+    return lease
+
+
+def _random_tokens(num_tokens: int, *, seed: int) -> Tokens:
+    return np.random.default_rng(seed).integers(0, _VOCABULARY, num_tokens, dtype=np.int32)
+
+
+def main() -> None:
+    """Print the numbers, one a line."""
+    for name, value in asdict(measure()).items():
+        sys.stdout.write(f"{name:>16} {value:.4g}\n")
+
+
+if __name__ == "__main__":
+    main()
