@@ -229,9 +229,7 @@ class World:
         for space in SPACES:
             epoch = self.reference.num_cleared[space]
             num_cached = sum(key[:2] == (space, epoch) for key in self.reference.cached)
-            assert (
-                self._sum(Stored, space) - self._sum(Evicted, space) - self._sum(Cleared, space) == num_cached
-            )
+            assert self._sum(Stored, space) - self._sum(Evicted, space) - self._sum(Cleared, space) == num_cached
 
     def _sum(self, kind: type[Event], space: Namespace) -> int:
         return sum(e.num_tokens for e in self.events if isinstance(e, kind) and e.namespace == space)
