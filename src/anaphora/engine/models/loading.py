@@ -57,9 +57,7 @@ def load_model(
             tokenizer = AutoTokenizer.from_pretrained(str(located.folder))
             model = AutoModelForCausalLM.from_pretrained(str(located.folder), dtype=dtype)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise ModelUnavailable(
-                f"{source} was found in {located.folder} but can't be loaded: {error}"
-            ) from error
+            raise ModelUnavailable(f"{source} was found in {located.folder} but can't be loaded: {error}") from error
         return loaded_model(
             model.to(device),
             tokenizer,
@@ -103,9 +101,7 @@ def _directory(folder: Path, name: str) -> _Located:
         )
     weights = tuple(folder.glob("*.safetensors")) or tuple(folder.glob("pytorch_model*.bin"))
     if not weights:
-        raise ModelUnavailable(
-            f"{folder} has a config.json but no weights (*.safetensors or pytorch_model*.bin)."
-        )
+        raise ModelUnavailable(f"{folder} has a config.json but no weights (*.safetensors or pytorch_model*.bin).")
     return _Located(folder=folder, name=name, hashed=weights)
 
 

@@ -6,6 +6,7 @@
 <cache_dir>/locks/<name>.lock             held while one of the above is made
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -73,6 +74,13 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Say whether an error means that no more bytes fit. Safetensors' writer tells it only in words."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"os error {errno.ENOSPC}" in str(error)
 
 
 def sha256_of(path: Path) -> str:

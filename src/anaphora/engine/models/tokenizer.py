@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 _log = logging.getLogger(__name__)
 
@@ -74,22 +74,22 @@ Source: `llama-vocab.cpp` of llama.cpp (the names); the published `tokenizer.jso
 _CONTROL, _USER_DEFINED = 3, 4  # values of `tokenizer.ggml.token_type`
 
 
-def tokenizer_from_gguf(path: Path, metadata: dict[str, Any]) -> Any:
+def tokenizer_from_gguf(path: Path, fields: dict[str, Any]) -> Any:
     """Build the tokenizer of a GGUF file, with the chat template and special tokens the file names.
 
     Returns a `transformers.PreTrainedTokenizerFast`. Warns where the cutting rule is not a known one.
     Cost: seconds for a vocabulary of 50,000; the caller keeps the result.
     """
-    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    pre = metadata.get("tokenizer.ggml.pre")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)
+    pre = fields.get("tokenizer.ggml.pre")
     tokenizer.init_kwargs[GGUF_PRE_KEY] = pre
-    if metadata.get("tokenizer.ggml.model") == "gpt2":
+    if fields.get("tokenizer.ggml.model") == "gpt2":
         rule = RULES.get(str(pre))
         if rule is not None:
             apply_rule(tokenizer.backend_tokenizer, rule)
-        _add_special_tokens(tokenizer, metadata)
-    if metadata.get("tokenizer.chat_template") and not tokenizer.chat_template:
-        tokenizer.chat_template = metadata["tokenizer.chat_template"]
+        _add_special_tokens(tokenizer, fields)
+    if fields.get("tokenizer.chat_template") and not tokenizer.chat_template:
+        tokenizer.chat_template = fields["tokenizer.chat_template"]
     return tokenizer
 
 
@@ -118,14 +118,14 @@ def apply_rule(backend: Any, rule: PreTokenizerRule) -> None:
     backend.model.ignore_merges = rule.whole_words
 
 
-def _add_special_tokens(tokenizer: Any, metadata: dict[str, Any]) -> None:
+def _add_special_tokens(tokenizer: Any, fields: dict[str, Any]) -> None:
     """Keep control tokens and user-defined tokens whole in text, as the file's token types say.
 
     Older releases of Transformers leave some out; adding a token twice changes nothing.
     """
     vocabulary = tokenizer.get_vocab()
-    types = metadata.get("tokenizer.ggml.token_type") or ()
-    names = metadata.get("tokenizer.ggml.tokens") or ()
+    types = fields.get("tokenizer.ggml.token_type") or ()
+    names = fields.get("tokenizer.ggml.tokens") or ()
     for wanted, special in ((_CONTROL, True), (_USER_DEFINED, False)):
         chosen = [
             AddedToken(name, normalized=False, special=special)
