@@ -72,9 +72,7 @@ class CpuFlashKernel:
             return [_unfold(_flash(folded, keys[:, None], values[:, None], scale), query.shape)]
         half, odd = divmod(num_tokens, 2)
         cut = (num_kv_heads, 2, half, head_dim)
-        halves = _flash(
-            folded.expand(-1, 2, -1, -1), keys[:, odd:].view(cut), values[:, odd:].view(cut), scale
-        )
+        halves = _flash(folded.expand(-1, 2, -1, -1), keys[:, odd:].view(cut), values[:, odd:].view(cut), scale)
         pieces = [_unfold(Piece(halves.out[:, i], halves.lse[:, i]), query.shape) for i in range(2)]
         if odd:
             pieces.append(_unfold(_flash(folded, keys[:, None, :1], values[:, None, :1], scale), query.shape))
@@ -87,9 +85,7 @@ class CpuFlashKernel:
 
 
 def _flash(query: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool = False) -> Piece:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, keys, values, 0.0, causal, scale=scale
-    )
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
     return Piece(out, lse)
 
 
@@ -176,7 +172,7 @@ class ExtentAttention:
             sinks = None if s_aux is None else s_aux.view(grouped.shape[:2])
             self._attend_masked(layer, grouped, rows_out, Scores(scale, softcap=softcap, sinks=sinks), sliding_window)
         else:
-            self._attend_in_place(layer, grouped, rows_out, key[0], value[0], scale)
+            self._attend_in_place(layer, grouped, rows_out, (key[0], value[0]), scale)
         return out, None
 
     def _write(self, layer: int, key: Tensor, value: Tensor, plan: StepPlan) -> None:
@@ -192,10 +188,12 @@ class ExtentAttention:
         return window is not None and any(rows.position + rows.num_rows > window for rows in plan.sequences)
 
     def _attend_in_place(
-        self, layer: int, query: Tensor, rows_out: Tensor, key: Tensor, value: Tensor, scale: float
+        self, layer: int, query: Tensor, rows_out: Tensor, fresh: tuple[Tensor, Tensor], scale: float
     ) -> None:
+        """Merge reads of extents with causal attention among the step's own keys and values (`fresh`)."""
         plan = self.plan
         assert plan is not None
+        key, value = fresh
         pieces: list[list[Piece]] = [[] for _ in plan.sequences]
         for read in plan.reads:
             self._attend_past(layer, query, read, pieces, scale)
@@ -205,9 +203,7 @@ class ExtentAttention:
                 pieces[index].append(self.kernel.causal(query[:, :, own], key[:, own], value[:, own], scale))
             rows_out[:, :, own] = merge(pieces[index])
 
-    def _attend_past(
-        self, layer: int, query: Tensor, read: Read, pieces: list[list[Piece]], scale: float
-    ) -> None:
+    def _attend_past(self, layer: int, query: Tensor, read: Read, pieces: list[list[Piece]], scale: float) -> None:
         plan = self.plan
         assert plan is not None
         readers = [plan.sequences[index] for index in read.readers]
@@ -221,9 +217,7 @@ class ExtentAttention:
             pieces[index] += [Piece(piece.out[:, :, start:stop], piece.lse[:, :, start:stop]) for piece in found]
             start = stop
 
-    def _attend_masked(
-        self, layer: int, query: Tensor, rows_out: Tensor, how: Scores, window: int | None
-    ) -> None:
+    def _attend_masked(self, layer: int, query: Tensor, rows_out: Tensor, how: Scores, window: int | None) -> None:
         """Answer one sequence after another over a copy of what its rows can see, with an explicit mask."""
         plan = self.plan
         assert plan is not None

@@ -44,9 +44,7 @@ class TokenTexts:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode tokens together, without special tokens."""
         return str(
-            self._tokenizer.decode(
-                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+            self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
     def _look_up(self, token_id: int) -> bytes:
@@ -72,9 +70,7 @@ class Detokeniser:
     generated tokens add to the prompt's text, so that a leading space is kept.
     """
 
-    def __init__(
-        self, tokenizer: Any, prompt_tokens: Sequence[int] = (), *, texts: TokenTexts | None = None
-    ) -> None:
+    def __init__(self, tokenizer: Any, prompt_tokens: Sequence[int] = (), *, texts: TokenTexts | None = None) -> None:
         self._texts = texts if texts is not None else TokenTexts(tokenizer)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._window = [int(token_id) for token_id in prompt_tokens[-_NUM_CONTEXT_TOKENS:]]
@@ -127,9 +123,7 @@ class Detokeniser:
 
 def _special_ids(tokenizer: Any) -> frozenset[int]:
     added = tokenizer.added_tokens_decoder.items()
-    return frozenset(
-        {token_id for token_id, token in added if token.special} | set(tokenizer.all_special_ids)
-    )
+    return frozenset({token_id for token_id, token in added if token.special} | set(tokenizer.all_special_ids))
 
 
 def _byte_alphabet() -> dict[str, int]:

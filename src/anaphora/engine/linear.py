@@ -29,7 +29,7 @@ class PackedLinear(nn.Module):
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Say whether `pack_linears` has a faster variant for this dtype and device."""
-    return device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return device.type == "cpu" and dtype == torch.float32 and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def pack_linears(model: nn.Module) -> int:

@@ -1,7 +1,7 @@
 """What goes into the engine and what comes out. Frozen data, no behaviour, no torch.
 
-    GenerationRequest ──> engine ──> Delta, Delta, ..., Delta(finish_reason=...)   one stream per sequence
-                                 └─> Receipt                                       one per request
+GenerationRequest ──> engine ──> Delta, Delta, ..., Delta(finish_reason=...)   one stream per sequence
+                             └─> Receipt                                       one per request
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,8 @@ FinishReason = Literal["stop", "length", "stop_string", "abort", "error"]
 
 StopReason = Literal[
     "whole_prompt",  # every prompt token was cached; only the last was recomputed
-    "diverged",  # reuse ended at a token that differs from everything cached
+    "ended",  # everything cached of this prompt was reused; what follows is new
+    "diverged",  # reuse ended at a token where what is cached goes on differently
     "nothing_cached",  # no cached prompt opens with the first token
     "prompt_logprobs",  # reuse ended where prompt logprobs were asked for and not cached
     "cache_off",  # the operator turned reuse off

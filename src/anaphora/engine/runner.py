@@ -28,7 +28,11 @@ class Runner(Protocol):
         plan: StepPlan,
         logit_rows: Sequence[int],
     ) -> Tensor:  # [len(logit_rows), vocab_size]
-        """Compute a step: KV of all rows is written to the pool, logits of `logit_rows` come back."""
+        """Compute a step: KV of all rows is kept, logits of `logit_rows` come back."""
+        ...
+
+    def forget(self, sequence_id: int) -> None:
+        """Drop whatever is kept for a sequence outside the pool."""
         ...
 
 
@@ -48,9 +52,7 @@ class ExtentRunner:
         self.model.set_attn_implementation(name)
         self.num_packed = pack_linears(self.model) if can_pack(loaded.dtype, loaded.device) else 0
 
-    def run(
-        self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]
-    ) -> Tensor:
+    def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
         """See `Runner.run`. Cost: one forward pass. Raises whatever the model raises; slots of other sequences are
         untouched then."""
         self.attention.plan = plan
@@ -65,6 +67,13 @@ class ExtentRunner:
             self.attention.plan = None
         logits: Tensor = output.logits[0]
         return logits
+
+    def restore(self, attention: str) -> None:
+        """Give the model back its own attention implementation. The runner must not be used afterwards."""
+        self.model.set_attn_implementation(attention)
+
+    def forget(self, sequence_id: int) -> None:
+        """Nothing is kept outside the pool."""
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

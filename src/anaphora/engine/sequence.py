@@ -1,0 +1,71 @@
+"""One token stream that is being computed. Pure: no torch.
+
+    tokens   0 ...... num_prompt ........... num_tokens
+             |  prompt   |  generated so far  |
+             0 ........ num_computed ......... num_tokens
+             |  KV stands in the lease | to run |
+
+In decode exactly one token is to run: the newest one. A preempted sequence has no lease; what it published may still
+be cached when it comes back.
+"""
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anaphora.core.lease import Lease
+from anaphora.core.namespace import Namespace
+from anaphora.engine.request import GenerationRequest
+
+_ids = itertools.count()
+
+
+class Sequence:
+    """One of a request's `num_sequences` answers, from waiting to finished."""
+
+    def __init__(self, request: GenerationRequest, index: int, *, namespace: Namespace, max_new_tokens: int) -> None:
+        self.id = next(_ids)
+        self.request = request
+        self.index = index
+        self.namespace = namespace
+        self.num_prompt = len(request.tokens)
+        self.max_new_tokens = max_new_tokens
+        self.lease: Lease | None = None
+        self.num_computed = 0
+        self.num_tokens = self.num_prompt
+        self._tokens = np.empty(self.num_prompt + max_new_tokens, dtype=np.int32)
+        self._tokens[: self.num_prompt] = request.tokens
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """All tokens known so far: a view, [num_tokens]."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def num_to_compute(self) -> int:
+        return self.num_tokens - self.num_computed
+
+    @property
+    def num_generated(self) -> int:
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.num_to_compute == 1 and self.num_generated > 0
+
+    @property
+    def is_scored(self) -> bool:
+        """True for the one sequence of a request whose prompt tokens' log-probabilities were asked for."""
+        return self.index == 0 and self.request.sampling.num_prompt_logprobs is not None
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.max_new_tokens - self.num_generated
+
+    def append(self, token_id: int) -> None:
+        """Add a generated token."""
+        assert self.num_left > 0
+        self._tokens[self.num_tokens] = token_id
+        self.num_tokens += 1

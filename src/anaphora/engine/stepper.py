@@ -1,0 +1,304 @@
+"""Carry out one step: schedule, run the model, publish, sample, deliver. Single-threaded; `loop.py` drives it."""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anaphora.core.cache import Cache
+from anaphora.engine.detokenise import TokenTexts
+from anaphora.engine.job import Answer, Job
+from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.prompt_scores import NUM_TOP, PromptScores
+from anaphora.engine.request import Delta, StopReason
+from anaphora.engine.runner import Runner
+from anaphora.engine.sampler import TokenChooser, choose_tokens, score
+from anaphora.engine.scheduler import Scheduler, Share
+from anaphora.engine.sequence import Sequence
+from anaphora.engine.stats import EngineStats
+from anaphora.engine.step import Rows, extents_between, plan_step
+from anaphora.errors import AnaphoraError, EngineFailure
+
+log = logging.getLogger("anaphora")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_step_tokens: int
+    max_sequences: int
+    why_no_reuse: StopReason | None  # None: the cache reuses
+
+
+class Stepper:
+    """The engine's working state: jobs, scheduler, cache, runner."""
+
+    def __init__(
+        self, loaded: LoadedModel, cache: Cache, runner: Runner, *, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self.cache = cache
+        self.scheduler = Scheduler(
+            cache,
+            max_step_tokens=limits.max_step_tokens,
+            max_sequences=limits.max_sequences,
+            reuse_limit=self._reuse_limit,
+        )
+        self.stats = EngineStats()
+        self.jobs: dict[int, Job] = {}  # by id() of the stream
+        self._loaded = loaded
+        self._runner = runner
+        self._limits = limits
+        self._clock = clock
+        self._texts = TokenTexts(loaded.tokenizer)
+        self._answers: dict[int, tuple[Job, Answer]] = {}  # by sequence id
+        self._scores: PromptScores | None = None  # made when first asked for
+
+    def add(self, job: Job, sequences: AbstractSequence[Sequence]) -> None:
+        """Take a new job. Only its first sequence is queued: the others fork when the prompt is computed."""
+        self.jobs[id(job.stream)] = job
+        for sequence in sequences:
+            sampling = job.request.sampling
+            vocab_size = self._loaded.spec.vocab_size
+            chooser = TokenChooser(sampling, job.request.tokens, index=sequence.index, vocab_size=vocab_size)
+            answer = Answer(
+                sequence,
+                chooser,
+                texts=self._texts,
+                tokenizer=self._loaded.tokenizer,
+                ends=self._loaded.spec.end_token_ids,
+            )
+            job.answers.append(answer)
+            self._answers[sequence.id] = (job, answer)
+        self.scheduler.add(sequences[0])
+        self.stats.num_requests += 1
+
+    def end(self, job: Job, error: AnaphoraError | None = None) -> None:
+        """Free all that a job holds and close its stream, with an error if it did not finish."""
+        if self.jobs.pop(id(job.stream), None) is None:
+            return
+        for answer in job.answers:
+            self._retire(answer.sequence)
+            self._answers.pop(answer.sequence.id, None)
+        job.stream.receipt = job.receipt(now=self._clock())
+        if error is not None:
+            job.stream.put(error)
+        job.stream.close()
+
+    def abort(self, job: Job) -> None:
+        """End a job whose reader has left."""
+        if id(job.stream) not in self.jobs:
+            return
+        self.stats.num_aborted += 1
+        for answer in job.answers:
+            if answer.finish_reason is None:
+                job.stream.put(Delta(answer.sequence.index, "", (), finish_reason="abort"))
+        self.end(job)
+
+    def step(self) -> bool:
+        """Do the next step's work; False if there is none. A failing model costs only the requests it fails for."""
+        before = set(map(id, self.scheduler.running))
+        shares = self.scheduler.schedule()
+        if not shares:
+            return False
+        for share in shares:
+            if id(share.sequence) not in before:
+                self._note_start(share.sequence)
+        try:
+            self._run(shares)
+        except Exception as error:
+            self._isolate(shares, error)
+        self.stats.num_steps += 1
+        return True
+
+    def _isolate(self, shares: list[Share], error: Exception) -> None:
+        """Run each share of a failed step by itself, and fail the requests whose own share fails."""
+        for share in shares:
+            if share.sequence.id not in self._answers or share.sequence.lease is None:
+                continue
+            if share.sequence.num_to_compute < share.num_rows:
+                continue  # it was done before the step failed
+            try:
+                if len(shares) > 1:
+                    self._run([share])
+                    continue
+                raise error
+            except Exception as own_error:
+                job, _ = self._answers[share.sequence.id]
+                log.exception("request %s failed in a step", job.request.request_id, exc_info=own_error)
+                self.stats.num_failed += 1
+                self.end(job, EngineFailure(f"The model failed on this request: {own_error}"))
+
+    def _run(self, shares: list[Share]) -> None:
+        rows, tokens, positions = _batch(shares)
+        plan = plan_step(rows)
+        if self._scores is not None:
+            self._scores.forget(plan.writes)
+        wanted = [self._logit_rows(share, own) for share, own in zip(shares, rows, strict=True)]
+        logits = self._runner.run(tokens, positions, plan, [row for own in wanted for row in own] or [0])
+        start = 0
+        for share, own, chosen in zip(shares, rows, wanted, strict=True):
+            if chosen and bool(torch.isnan(logits[start : start + len(chosen)]).any()):
+                raise EngineFailure("the model's scores are not numbers")
+            if share.sequence.is_scored:
+                self._score_prompt(share, own, logits[start : start + len(chosen)])
+            start += len(chosen)
+        self._advance(shares)
+        ends = np.cumsum([len(chosen) for chosen in wanted]) - 1
+        done = [(share, int(end)) for share, end in zip(shares, ends, strict=True) if not share.sequence.num_to_compute]
+        self._sample([share.sequence for share, _ in done], logits[[end for _, end in done]])
+
+    @staticmethod
+    def _logit_rows(share: Share, rows: Rows) -> list[int]:
+        """The last row if the step reaches the newest token; all rows of a prompt that is scored."""
+        sequence = share.sequence
+        if sequence.is_scored and rows.position < sequence.num_prompt:
+            return list(range(rows.row_start, rows.row_stop))
+        return [rows.row_stop - 1] if share.num_rows == sequence.num_to_compute else []
+
+    def _advance(self, shares: list[Share]) -> None:
+        """Note what was computed and publish prompts chunk by chunk. Replies are published when they end."""
+        for share in shares:
+            sequence = share.sequence
+            was_decoding = sequence.is_decoding
+            sequence.num_computed += share.num_rows
+            if not was_decoding:
+                self._publish(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        assert sequence.lease is not None
+        job, _ = self._answers[sequence.id]
+        written = self.cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
+        job.num_written += written
+        self.stats.num_written_tokens += written
+
+    def _sample(self, sequences: list[Sequence], logits: Tensor) -> None:
+        """Choose a next token for sequences whose known tokens are all computed; fork those with more answers."""
+        for sequence, row in zip(list(sequences), logits, strict=True):
+            job, answer = self._answers[sequence.id]
+            if sequence.index == 0 and not sequence.num_generated:
+                self._complete_prompt(job)
+                forks = self._fork(job)
+                sequences += forks
+                logits = torch.cat([logits, row.expand(len(forks), -1)])
+        choosing = [place for place, sequence in enumerate(sequences) if sequence.num_left]
+        choosers = [self._answers[sequences[place].id][1].chooser for place in choosing]
+        chosen = dict(zip(choosing, choose_tokens(logits[choosing], choosers) if choosing else [], strict=True))
+        for place, sequence in enumerate(sequences):
+            job, answer = self._answers[sequence.id]
+            if place in chosen:
+                self.stats.num_generated_tokens += 1
+                num_top = job.request.sampling.num_logprobs
+                scored = None
+                if num_top is not None:
+                    scored = score(logits[place : place + 1], [chosen[place]], num_top=num_top)[0]
+                delta = answer.take(chosen[place], scored)
+            else:
+                delta = answer.end_without_token()
+            self._deliver(job, answer, delta)
+
+    def _deliver(self, job: Job, answer: Answer, delta: Delta) -> None:
+        if answer.finish_reason is not None:
+            self._publish(answer.sequence)
+            self._retire(answer.sequence)
+        job.deliver([delta], now=self._clock())
+        if job.is_finished:
+            self.stats.num_finished += 1
+            self.end(job)
+
+    def _retire(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self._runner.forget(sequence.id)
+
+    def _fork(self, job: Job) -> list[Sequence]:
+        """Start a request's further answers. Those that find no room wait their turn."""
+        forks = []
+        for answer in job.answers[1:]:
+            if self.scheduler.admit_fork(answer.sequence):
+                forks.append(answer.sequence)
+            else:
+                self.scheduler.add(answer.sequence)
+        return forks
+
+    def _note_start(self, sequence: Sequence) -> None:
+        job, _ = self._answers[sequence.id]
+        if job.num_reused is not None:
+            return
+        assert sequence.lease is not None
+        num_reused = sequence.lease.num_reused
+        job.start(num_reused, self._why_stopped(sequence, num_reused), now=self._clock())
+        self.stats.num_prompt_tokens += sequence.num_prompt
+        self.stats.num_reused_tokens += num_reused
+        self.stats.num_computed_tokens += sequence.num_prompt - num_reused
+
+    def _why_stopped(self, sequence: Sequence, num_reused: int) -> StopReason:
+        if self._limits.why_no_reuse is not None:
+            return self._limits.why_no_reuse
+        if num_reused == sequence.num_prompt - 1:
+            return "whole_prompt"
+        match = self.cache.peek(sequence.namespace, sequence.tokens)
+        if sequence.is_scored and match.num_tokens > num_reused:
+            return "prompt_logprobs"
+        if num_reused == 0:
+            return "nothing_cached"
+        return "diverged" if match.diverged else "ended"
+
+    def _reuse_limit(self, sequence: Sequence) -> int:
+        """All but the last token; less where prompt tokens are to be scored and their scores are not kept.
+
+        Token i's score comes from row i - 1: with the scores of tokens 1 .. n - 1 kept, row n - 1 must run.
+        """
+        if not sequence.is_scored:
+            return sequence.num_tokens - 1
+        if self._scores is None:
+            self._scores = PromptScores(self.cache.counts().total)
+        if (sequence.request.sampling.num_prompt_logprobs or 0) > NUM_TOP:
+            return 0
+        extents = self.cache.peek(sequence.namespace, sequence.tokens[: sequence.num_prompt]).extents
+        num_kept = self._scores.num_kept(extents)
+        job, _ = self._answers[sequence.id]
+        job.prompt_scores = self._scores.read(extents, sequence.tokens[:num_kept].tolist())
+        return max(0, num_kept - 1)
+
+    def _score_prompt(self, share: Share, rows: Rows, logits: Tensor) -> None:
+        """Score the prompt tokens that follow this chunk's rows, and keep the scores beside their slots."""
+        sequence = share.sequence
+        job, _ = self._answers[sequence.id]
+        following = sequence.tokens[rows.position + 1 : min(rows.position + rows.num_rows + 1, sequence.num_prompt)]
+        asked = sequence.request.sampling.num_prompt_logprobs or 0
+        if not following.size:
+            return
+        scored = score(logits[: following.size], following.tolist(), num_top=max(NUM_TOP, asked))
+        assert sequence.lease is not None
+        assert self._scores is not None
+        first = rows.position + 1
+        slots = [
+            slot
+            for extent in extents_between(sequence.lease.extents, first, first + following.size)
+            for slot in range(extent.start, extent.stop)
+        ]
+        for slot, one in zip(slots, scored, strict=True):
+            self._scores.keep(slot, one)
+        assert len(job.prompt_scores) >= rows.position
+        job.prompt_scores[rows.position :] = scored
+
+    def _complete_prompt(self, job: Job) -> None:
+        if job.request.sampling.num_prompt_logprobs is not None:
+            job.set_prompt_logprobs(self._texts)
+
+
+def _batch(shares: list[Share]) -> tuple[list[Rows], np.ndarray, np.ndarray]:
+    """Lay the step's tokens side by side: rows of each share, token ids [num_rows], positions [num_rows]."""
+    rows: list[Rows] = []
+    start = 0
+    for share in shares:
+        sequence = share.sequence
+        assert sequence.lease is not None
+        rows.append(Rows(sequence.id, start, share.num_rows, sequence.num_computed, sequence.lease.extents))
+        start += share.num_rows
+    spans = [(share.sequence.num_computed, share.sequence.num_computed + share.num_rows) for share in shares]
+    tokens = np.concatenate([s.sequence.tokens[a:b] for s, (a, b) in zip(shares, spans, strict=True)])
+    positions = np.concatenate([np.arange(a, b, dtype=np.int32) for a, b in spans])
+    return rows, tokens, positions
