@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anaphora.core import cache as cache_module
 from anaphora.core.cache import PrefixCache
 from anaphora.core.events import Cleared, Event, Evicted, Stored
 from anaphora.core.lease import Counts, Lease, Refusal
@@ -66,13 +67,18 @@ class Reference:
                 if key[1] != self.num_cleared[key[0]]:
                     del self.cached[key]
 
-    def take(self, num_slots: int) -> None:
-        while self.counts.free < num_slots:
+    def take(self, num_slots: int, *, num_evicted: int) -> None:
+        """Evict as many as the cache did, which may be a few more than it must."""
+        most = max(self.counts.free, num_slots + self.num_slots // cache_module.SLACK)
+        if self.counts.free + num_evicted > max(self.counts.free, num_slots):
+            self.situations["evicted more for a longer run"] += 1
+        for _ in range(num_evicted):
             victim = min(self.unpinned, key=lambda key: (self.cached[key], -len(key[2])))
             del self.cached[victim]
             space, epoch, prefix = victim
             if self.num_pins[(space, epoch, (*prefix[:-1], 1 - prefix[-1]))]:
                 self.situations["evicted beside a held node"] += 1
+        assert num_slots <= self.counts.free <= most
         self.num_private += num_slots
 
     def clear(self, space: Namespace) -> int:
@@ -117,6 +123,7 @@ class World:
         reference, array = self.reference, np.array(tokens, dtype=np.int32)
         matched = reference.matched(space, tokens)[:max_reuse]
         num_available = reference.counts.free + len([k for k in reference.unpinned if k not in matched])
+        events = len(self.events)
         lease = self.cache.acquire(space, array, max_reuse=max_reuse, num_private=num_private)
         array[:] = -1  # the caller's buffer is the caller's again
         if len(matched) + num_private > reference.num_slots:
@@ -130,7 +137,7 @@ class World:
             assert lease.num_reused == lease.num_published == len(matched)
             assert lease.num_slots == len(matched) + num_private
             reference.pin(matched)
-            reference.take(num_private)
+            reference.take(num_private, num_evicted=self._num_evicted(events))
             epoch = reference.num_cleared[space]
             self.running.append(Sequence(lease, space, list(tokens), lease.num_reused, matched, epoch))
         self.verify()
@@ -166,7 +173,7 @@ class World:
         lease, reference = sequence.lease, self.reference
         before, version = lease.extents, lease.version
         num_available = reference.counts.free + len(reference.unpinned)
-        num_after = lease.num_slots + num_tokens
+        num_after, events = lease.num_slots + num_tokens, len(self.events)
         refusal = self.cache.grow(lease, num_tokens)
         if num_after > reference.num_slots:
             assert refusal == Refusal("larger_than_pool", num_tokens, num_available)
@@ -175,7 +182,7 @@ class World:
             self.situations["growth refused"] += 1
         else:
             assert refusal is None
-            reference.take(num_tokens)
+            reference.take(num_tokens, num_evicted=self._num_evicted(events))
             assert lease.version > version
             assert slots_of(lease.extents)[: len(slots_of(before))] == slots_of(before)
             if before and num_tokens:
@@ -230,6 +237,10 @@ class World:
             epoch = self.reference.num_cleared[space]
             num_cached = sum(key[:2] == (space, epoch) for key in self.reference.cached)
             assert self._sum(Stored, space) - self._sum(Evicted, space) - self._sum(Cleared, space) == num_cached
+
+    def _num_evicted(self, since: int) -> int:
+        """Tokens evicted since there were that many events."""
+        return sum(event.num_tokens for event in self.events[since:] if isinstance(event, Evicted))
 
     def _sum(self, kind: type[Event], space: Namespace) -> int:
         return sum(e.num_tokens for e in self.events if isinstance(e, kind) and e.namespace == space)

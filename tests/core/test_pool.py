@@ -5,7 +5,7 @@ import random
 import pytest
 
 from anaphora.core.extent import Extent
-from anaphora.core.pool import MAX_GAP, Pool
+from anaphora.core.pool import LONG_RUN, MAX_GAP, Pool
 from anaphora.testing.honest_memory import slots_of
 
 
@@ -80,6 +80,16 @@ def test_the_room_left_to_grow_in_has_a_limit():
     pool = Pool(100_000)
     pool.take(10)
     assert pool.take(10) == (Extent(10 + MAX_GAP, 10),)
+
+
+def test_a_run_that_holds_all_or_is_long_is_known():
+    pool = _pool_with_free(LONG_RUN + 100, (0, 8), (20, 12))
+    assert pool.has_run(12)
+    assert not pool.has_run(13)
+    assert _pool_with_free(LONG_RUN + 100, (50, LONG_RUN)).has_run(LONG_RUN + 9)
+    assert not _pool_with_free(LONG_RUN + 100, (50, LONG_RUN - 1)).has_run(LONG_RUN + 9)
+    assert _pool_with_free(9).has_run(0)
+    assert not _pool_with_free(9).has_run(1)
 
 
 def test_the_first_sequence_starts_at_the_first_slot():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from anaphora.core.cache import MERGE_LIMIT, PrefixCache
+from anaphora.core import pool as pool_module
+from anaphora.core.cache import EVICT_STEP, MERGE_LIMIT, SLACK, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
 from anaphora.core.extent import Extent
 from anaphora.core.lease import Counts, Lease, Match, Refusal
@@ -482,6 +483,50 @@ def test_eviction_asks_the_policy_once_for_each_node():
     cache._policy.num_calls = 0
     acquire(cache, "0" * 12)
     assert cache._policy.num_calls == 6
+
+
+@pytest.fixture
+def _packed(monkeypatch):
+    """New sequences stand right behind each other, so that a test knows its slots."""
+    monkeypatch.setattr(pool_module, "MAX_GAP", 0)
+
+
+@pytest.mark.usefixtures("_packed")
+def test_a_little_more_is_evicted_where_free_slots_lie_scattered():
+    cache = make_cache(8 * SLACK)
+    texts = [chr(1000 + index) * 2 for index in range(4 * SLACK)]
+    for text in texts + texts[1::2]:
+        store(cache, text)
+    lease = acquire(cache, "x", num_private=4)
+    assert len(lease.extents) == 2
+    assert cache.counts().free == 8
+
+
+@pytest.mark.usefixtures("_packed")
+def test_eviction_stops_at_the_first_run_that_is_long_enough():
+    cache = make_cache(8 * SLACK)
+    for index in range(4 * SLACK):
+        store(cache, chr(1000 + index) * 2)
+    lease = acquire(cache, "x", num_private=4)
+    assert lease.extents == (Extent(0, 4),)
+    assert cache.counts().free == 0
+
+
+@pytest.mark.usefixtures("_packed")
+def test_a_long_leaf_is_evicted_in_steps_until_there_is_a_run():
+    cache = make_cache(4 * SLACK * EVICT_STEP)
+    for text in ("aa", "bb", "cc", "dd", "e" * (cache.counts().free - 8), "bb", "dd"):
+        store(cache, text)
+    lease = acquire(cache, "x", num_private=4)
+    assert len(lease.extents) == 1
+    assert cache.counts().free == EVICT_STEP
+
+
+def test_a_run_that_is_free_already_costs_no_eviction():
+    cache = make_cache(2 * SLACK)
+    store(cache, "a" * SLACK)
+    acquire(cache, "b", num_private=SLACK // 2)
+    assert num_cached(cache, "a" * SLACK) == SLACK
 
 
 def test_a_policy_that_chooses_an_inner_node_is_caught():

@@ -88,7 +88,8 @@ MUTANTS = (
         "length = self._lengths[0]\n",
         "a fragmented pool gives its shortest runs",
     ),
-    Mutant("pool.py", "return coalesce(taken)", "return tuple(taken)", "adjacent pieces stay apart"),
+    Mutant("pool.py", "longest >= min(num_slots, LONG_RUN)", "longest >= num_slots", "a long run is not enough"),
+    Mutant("pool.py", "longest >= min(num_slots, LONG_RUN)", "longest >= LONG_RUN", "a run that fits is not enough"),
     Mutant("pool.py", "            self._add(run, start - run)", "            pass", "the gap in front is lost"),
     # policy
     Mutant(
@@ -285,6 +286,32 @@ MUTANTS = (
         "fresh = fresh[found.num_within :]",
         "publish skips as much as the last node matched",
     ),
+    Mutant(
+        "cache.py",
+        "while self._num_evictable and not pool.has_run(num_slots):",
+        "while False:",
+        "only what is needed is evicted",
+    ),
+    Mutant(
+        "cache.py",
+        "while self._num_evictable and not pool.has_run(num_slots):",
+        "while not pool.has_run(num_slots):",
+        "slots are wanted where nothing is evictable",
+    ),
+    Mutant(
+        "cache.py",
+        "while self._num_evictable and not pool.has_run(num_slots):",
+        "while self._num_evictable:",
+        "more is evicted although there is a run",
+    ),
+    Mutant("cache.py", "num_slots + pool.num_slots // SLACK", "pool.num_slots", "everything is evicted for a long run"),
+    Mutant("cache.py", "min(num_missing, EVICT_STEP)", "num_missing", "a long leaf is not evicted in steps"),
+    Mutant(
+        "cache.py",
+        "        node.num_leases -= 1  # num_held stays",
+        "        # num_held stays",
+        "a lease that moved down still counts above",
+    ),
     # no reuse
     Mutant("no_reuse.py", "        self._pool.give_back(lease.private)\n", "", "the variant without a cache leaks"),
     Mutant(
@@ -298,13 +325,21 @@ MUTANTS = (
 
 def main(words: list[str]) -> int:
     """Run the mutants, print one line for each, and return the exit status."""
-    mutants = [m for m in MUTANTS if not words or any(word in m.what for word in words)]
-    if not _tests_pass(None):
+    with tempfile.TemporaryDirectory() as folder:
+        snapshot = Path(folder)  # so that the working tree may change meanwhile
+        for part in ("src", "docs", "tests/core", "tests/contracts"):
+            shutil.copytree(ROOT / part, snapshot / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", snapshot)
+        return _run([m for m in MUTANTS if not words or any(word in m.what for word in words)], snapshot)
+
+
+def _run(mutants: list[Mutant], snapshot: Path) -> int:
+    if not _tests_pass(None, snapshot):
         print("the tests fail without any mutant")
         return 1
-    survivors = []
+    survivors: list[Mutant] = []
     for number, mutant in enumerate(mutants, 1):
-        has_survived = _tests_pass(mutant)
+        has_survived = _tests_pass(mutant, snapshot)
         print(f"{number:3}/{len(mutants)} {'SURVIVED' if has_survived else 'found'}  {mutant.what}", flush=True)
         if has_survived:
             survivors.append(mutant)
@@ -312,13 +347,11 @@ def main(words: list[str]) -> int:
     return 1 if survivors else 0
 
 
-def _tests_pass(mutant: Mutant | None) -> bool:
+def _tests_pass(mutant: Mutant | None, snapshot: Path) -> bool:
     """Run the core's tests on a copy of the code with one bug in it; the quick ones first."""
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for part in ("src", "docs", "tests/core", "tests/contracts"):
-            shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", root)
+        root = Path(folder) / "copy"
+        shutil.copytree(snapshot, root)
         if mutant is not None:
             mutant.apply(root)
         tests = sorted((root / "tests").rglob("test_*.py"), key=lambda path: ("properties" in path.name, path))

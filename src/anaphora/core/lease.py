@@ -68,9 +68,7 @@ class Lease:
         self.num_slots = num_reused  # tokens that there is room for, published ones included
         self.version = 0  # goes up whenever `extents` changes
         self.is_open = True  # not yet released
-        self.node = (
-            node  # the cache's own: where the published part ends; None where nothing is ever published
-        )
+        self.node = node  # the cache's own: where the published part ends; None where nothing is ever published
         self.private: tuple[Extent, ...] = ()  # the cache's own: slots of [num_published, num_slots)
         self._extents: tuple[Extent, ...] | None = None
 
@@ -104,9 +102,7 @@ class Lease:
         """Assert what must hold for one lease. Cost: O(depth + extents)."""
         assert self.is_open, "a released lease is still known"
         assert 0 <= self.num_published <= self.num_slots
-        assert count_slots(self.private) == self.num_slots - self.num_published, (
-            "private slots are miscounted"
-        )
+        assert count_slots(self.private) == self.num_slots - self.num_published, "private slots are miscounted"
         assert self.private == coalesce(self.private), "private extents were not joined"
         assert count_slots(self.extents) == self.num_slots, "the extents do not cover the lease"
         depth, node = 0, self.node

@@ -7,9 +7,7 @@ Namespace = NewType("Namespace", bytes)
 """32 bytes. Equal only where model, adapter, tenant and salt are all equal."""
 
 
-def namespace_of(
-    *, model_digest: bytes, tenant: str, salt: bytes = b"", adapter_digest: bytes = b""
-) -> Namespace:
+def namespace_of(*, model_digest: bytes, tenant: str, salt: bytes = b"", adapter_digest: bytes = b"") -> Namespace:
     """Derive the namespace of a model, an adapter, a tenant and a secret salt.
 
     Each field goes in with its name and both lengths in front, so no two different sets of fields give the

@@ -29,9 +29,7 @@ class NoReuse:
         """Find nothing."""
         return Match(0, (), diverged=False)
 
-    def acquire(
-        self, namespace: Namespace, tokens: Tokens, *, max_reuse: int, num_private: int
-    ) -> Lease | Refusal:
+    def acquire(self, namespace: Namespace, tokens: Tokens, *, max_reuse: int, num_private: int) -> Lease | Refusal:
         """Take `num_private` fresh slots. A refusal changes nothing."""
         assert max_reuse >= 0
         assert num_private >= 0

@@ -3,11 +3,14 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from anaphora.core.extent import Extent, coalesce
+from anaphora.core.extent import Extent
 
 MAX_GAP = 256
 """Slots left free, at most, in front of a new extent, so that the sequence before it can grow in place.
 A few hundred tokens is the length of a common answer."""
+
+LONG_RUN = 1024
+"""Slots from which on a run counts as long: more extents of this length cost attention nothing measurable."""
 
 
 class Pool:
@@ -49,7 +52,12 @@ class Pool:
         while num_slots:
             taken.append(self._take_best(num_slots))
             num_slots -= taken[-1].length
-        return coalesce(taken)
+        return tuple(taken)  # free runs never touch each other, so neither do these
+
+    def has_run(self, num_slots: int) -> bool:
+        """Whether `take` would give one extent, or begin with a long one."""
+        longest = self._lengths[-1] if self._lengths else 0
+        return longest >= min(num_slots, LONG_RUN)
 
     def give_back(self, extents: Iterable[Extent]) -> None:
         """Make slots free again, joined with their free neighbours. Cost: O(1) for each extent, amortised."""
