@@ -29,9 +29,9 @@ from anaphora.core.policy import LeastRecentlyUsed, Policy
 from anaphora.core.pool import Pool
 
 SLACK = 32
-"""Up to one slot in so many is freed beyond need, to keep free runs long. Over a full pool of 100,000 slots and
-conversations of 4,000 tokens, a lease has 118 extents at the end without it and 10 with it (answers of 20 to 400 tokens
-that take their slots in one go), or 215 and 44 (16 tokens at a time)."""
+"""Up to one slot in so many is freed beyond need, to keep free runs long. In `extents_per_lease` of the benchmark
+`python -m anaphora.bench.core_index` (a full pool, conversations of 4,000 tokens) a lease ends with 72 extents without
+it and 15 with it."""
 
 EVICT_STEP = 256
 """Tokens evicted in one go while slots are freed for a long run: about the length of a turn of a conversation."""
@@ -136,7 +136,8 @@ class PrefixCache:
     def grow(self, lease: Lease, num_tokens: int) -> Refusal | None:
         """Add private slots to the end of a lease, in place if the slots behind it are free.
 
-        Evicts if it must. A refusal changes nothing.
+        Evicts if it must. A refusal changes nothing. Ask for 64 slots or more at a time where you can: each call that
+        can't go on in place starts another extent.
         """
         assert lease in self._leases, "grow of a lease that is not open"
         assert num_tokens >= 0
