@@ -73,7 +73,7 @@ class Detokeniser:
     def __init__(self, tokenizer: Any, prompt_tokens: Sequence[int] = (), *, texts: TokenTexts | None = None) -> None:
         self._texts = texts if texts is not None else TokenTexts(tokenizer)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._window = [int(token_id) for token_id in prompt_tokens[-_NUM_CONTEXT_TOKENS:]]
+        self._window = self._context([int(token_id) for token_id in prompt_tokens[-_NUM_CONTEXT_TOKENS:]])
         self._num_given = len(self._window)  # window tokens whose text was given or belongs to the prompt
 
     def push(self, token_id: int) -> str:
@@ -116,9 +116,22 @@ class Detokeniser:
 
     def _give(self, text: str) -> str:
         """Note that all of the window was given. Its newest part stays as the next tokens' left neighbour."""
-        self._window = self._window[-_NUM_CONTEXT_TOKENS:]
+        self._window = self._context(self._window[-_NUM_CONTEXT_TOKENS:])
         self._num_given = len(self._window)
         return text
+
+    def _context(self, tokens: list[int]) -> list[int]:
+        """Drop tokens in front that are the rest of a character: a run of bytes is decoded as one."""
+        if self._texts.is_byte_level:
+            return []
+        for index, token_id in enumerate(tokens):
+            if not _is_continuation(self._texts.bytes_of(token_id)):
+                return tokens[index:]
+        return tokens[-1:]
+
+
+def _is_continuation(data: bytes) -> bool:
+    return len(data) == 1 and 0x80 <= data[0] < 0xC0
 
 
 def _special_ids(tokenizer: Any) -> frozenset[int]:
