@@ -26,6 +26,7 @@ from anaphora.engine.kv_pool import KvPool
 from anaphora.engine.loop import EngineLoop
 from anaphora.engine.memory import available_bytes
 from anaphora.engine.models.loading import load_model
+from anaphora.engine.models.moving_positions import why_positions_move
 from anaphora.engine.models.spec import LoadedModel, ModelSpec
 from anaphora.engine.plain_runner import PlainRunner
 from anaphora.engine.request import (
@@ -67,12 +68,10 @@ class Engine:
         self.settings = settings
         self.tokenizer = loaded.tokenizer
         num_slots = _num_slots(loaded, settings)
+        max_context = min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context)
+        loaded = dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, max_context=max_context))
         runner, refusal = _runner(loaded, num_slots)
-        self.spec: ModelSpec = dataclasses.replace(
-            loaded.spec,
-            not_cacheable_because=refusal,
-            max_context=min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context),
-        )
+        self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=refusal)
         self._num_slots = num_slots
         self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), runner)
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
@@ -276,8 +275,9 @@ def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:
 
 def _runner(loaded: LoadedModel, num_slots: int) -> tuple[Runner, str | None]:
     """Choose how the model runs, and say why it can't be cached if it can't."""
-    if loaded.spec.not_cacheable_because is not None:
-        return PlainRunner(loaded), loaded.spec.not_cacheable_because
+    refusal = loaded.spec.not_cacheable_because or _why_positions_move(loaded)
+    if refusal is not None:
+        return PlainRunner(loaded), refusal
     expected, ids = reference_scores(loaded)
     own_attention = loaded.model.config._attn_implementation
     pool = KvPool(loaded.spec, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
@@ -287,3 +287,10 @@ def _runner(loaded: LoadedModel, num_slots: int) -> tuple[Runner, str | None]:
         return runner, None
     runner.restore(own_attention)
     return PlainRunner(loaded), refusal
+
+
+def _why_positions_move(loaded: LoadedModel) -> str | None:
+    reason = why_positions_move(loaded.model.config, max_context=loaded.spec.max_context)
+    if reason is None:
+        return None
+    return f"{loaded.spec.architecture} can't be cached exactly because {reason}; it is served without reuse"
