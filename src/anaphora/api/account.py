@@ -1,0 +1,72 @@
+"""A request's receipt as numbers for usage fields, as the `anaphora` object, and as response headers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anaphora.engine.request import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one HTTP request cost: the sum of its engine requests' receipts."""
+
+    receipts: tuple[Receipt, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(receipt.num_prompt_tokens for receipt in self.receipts)
+
+    @property
+    def num_reused_tokens(self) -> int:
+        return sum(receipt.num_reused_tokens for receipt in self.receipts)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return sum(receipt.num_generated_tokens for receipt in self.receipts)
+
+    def extension(self) -> dict[str, Any]:
+        """The `anaphora` object of a response body. A batch lists its requests."""
+        entries = [_entry(receipt) for receipt in self.receipts]
+        if len(entries) == 1:
+            return entries[0]
+        totals = {name: sum(entry[name] for entry in entries) for name in entries[0] if name.endswith("_tokens")}
+        return {**totals, "requests": entries}
+
+    def headers(self) -> dict[str, str]:
+        """The response headers that are final when the answer begins."""
+        computed = sum(receipt.num_computed_tokens for receipt in self.receipts)
+        return {
+            "x-anaphora-prompt-tokens": str(self.num_prompt_tokens),
+            "x-anaphora-reused-tokens": str(self.num_reused_tokens),
+            "x-anaphora-computed-tokens": str(computed),
+            "x-anaphora-source": self.receipts[0].source,
+            "x-anaphora-stop-reason": self.receipts[0].stop_reason,
+        }
+
+
+def account_of(receipts: Sequence[Receipt | None]) -> Account:
+    """The account of requests whose first delta is there."""
+    assert receipts, "an HTTP request that answers has at least one engine request"
+    known = tuple(receipt for receipt in receipts if receipt is not None)
+    assert len(known) == len(receipts), "a request that has begun to answer has a receipt"
+    return Account(known)
+
+
+def _entry(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "prompt_tokens": receipt.num_prompt_tokens,
+        "reused_tokens": receipt.num_reused_tokens,
+        "computed_tokens": receipt.num_computed_tokens,
+        "written_tokens": receipt.num_written_tokens,
+        "generated_tokens": receipt.num_generated_tokens,
+        "source": receipt.source,
+        "stop_reason": receipt.stop_reason,
+        "queue_ms": _milliseconds(receipt.queue_time_s),
+        "time_to_first_token_ms": _milliseconds(receipt.time_to_first_token_s),
+        "total_ms": _milliseconds(receipt.total_time_s),
+    }
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,318 @@
+"""Anthropic Messages requests: wire -> canonical. Pure.
+
+Beta headers and fields nobody here knows are left alone; fields that would change the answer and can't be
+honoured are refused by name. Cache marks are read and carried along.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from anaphora.api.wire import WireModel, json_text, refuse, validated, want_list, want_object, want_text
+from anaphora.engine.request import Sampling
+from anaphora.prompt.canonical import (
+    CacheMark,
+    Message,
+    Part,
+    Prompt,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+
+MAX_STOPS = 8191
+"""Ours; hosted, the number is limited too, but nowhere documented."""
+
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+
+# Some clients put a line with a nonce per request in front of the system prompt (for the host's billing). It
+# says nothing to a model, and would make every prompt differ from its first token on.
+_BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+
+
+class CountRequest(WireModel):
+    """What `count_tokens` reads."""
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class MessagesRequest(CountRequest):
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)]
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesCall:
+    """One Messages request, translated."""
+
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    is_streamed: bool
+
+    def sampling_within(self, room: int) -> tuple[Sampling, bool]:
+        """The sampling with max_tokens cut to the room the context leaves, and whether it was cut.
+
+        As hosted: an answer that fills the context ends there and says so, it is no error. A prompt that
+        leaves no room at all is the engine's to refuse.
+        """
+        wanted = self.sampling.max_tokens or 0
+        if wanted <= room or room < 1:
+            return self.sampling, False
+        return replace(self.sampling, max_tokens=room), True
+
+
+@dataclass(frozen=True, slots=True)
+class CountCall:
+    """One count_tokens request, translated."""
+
+    model: str
+    prompt: Prompt
+
+
+def read_messages(body: dict[str, Any]) -> MessagesCall:
+    """The request, translated.
+
+    Raises: RequestError naming the field.
+    """
+    request = validated(MessagesRequest, body)
+    prompt = _prompt(request, body)
+    if request.max_tokens == 0:
+        _check_prefill_only(request, prompt)
+    if any(not stop.strip() for stop in request.stop_sequences or ()):
+        refuse("stop_sequences", "each stop sequence must contain non-whitespace.")
+    top_p, top_k = request.top_p, request.top_k or 0
+    if top_p == 0:
+        top_p, top_k = None, 1
+    sampling = Sampling(
+        max_tokens=request.max_tokens,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if top_p is None else top_p,
+        top_k=top_k,
+        stop=tuple(request.stop_sequences or ()),
+    )
+    return MessagesCall(request.model, prompt, sampling, bool(request.stream))
+
+
+def read_count(body: dict[str, Any]) -> CountCall:
+    """The request, translated.
+
+    Raises: RequestError naming the field.
+    """
+    request = validated(CountRequest, body)
+    return CountCall(request.model, _prompt(request, body))
+
+
+def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
+    if request.output_config and request.output_config.get("format"):
+        refuse("output_config.format", "is not supported: output is not constrained to a schema.")
+    if body.get("mcp_servers"):
+        refuse("mcp_servers", "is not supported: this server calls no other servers.")
+    _mark(body, "")
+    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
+    last = len(request.messages) - 1
+    messages = tuple(
+        _message(value, f"messages[{index}]", is_last=index == last) for index, value in enumerate(request.messages)
+    )
+    return Prompt(
+        messages=messages,
+        system=_system(request.system),
+        tools=tools,
+        tool_choice=_tool_choice(request.tool_choice, tools),
+    )
+
+
+def _check_prefill_only(request: MessagesRequest, prompt: Prompt) -> None:
+    """Refuse what can't go with an answer of no tokens, as hosted."""
+    if request.stream:
+        refuse("max_tokens", "must be at least 1 when stream is true.")
+    if prompt.tool_choice.mode in ("any", "tool"):
+        refuse("max_tokens", "must be at least 1 when tool_choice demands a call.")
+    if request.thinking and request.thinking.get("type") == "enabled":
+        refuse("max_tokens", "must be at least 1 when thinking is enabled.")
+
+
+def _system(value: str | list[dict[str, Any]] | None) -> tuple[Text, ...]:
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        texts = [Text(value, "system")]
+    else:
+        texts = [_system_block(block, f"system[{index}]") for index, block in enumerate(value)]
+    if not texts:
+        return ()
+    opening = texts[0]
+    rest = _BILLING_LINE.sub("", opening.text)
+    return (*([Text(rest, opening.path, opening.mark)] if rest else []), *texts[1:])
+
+
+def _system_block(block: dict[str, Any], path: str) -> Text:
+    if block.get("type") != "text":
+        refuse(f"{path}.type", 'must be "text".')
+    return _text(block, path)
+
+
+def _tool(value: dict[str, Any], path: str) -> Tool:
+    kind = value.get("type")
+    if kind is not None and kind != "custom":
+        refuse(f"{path}.type", f"{str(kind)[:60]!r} is not supported: only custom tools are.")
+    name = want_text(value.get("name"), f"{path}.name")
+    if not name:
+        refuse(f"{path}.name", "must not be empty.")
+    return Tool(
+        name=name,
+        description=want_text(value.get("description") or "", f"{path}.description"),
+        schema=json_text(want_object(value.get("input_schema"), f"{path}.input_schema")),
+        path=path,
+        mark=_mark(value, path),
+    )
+
+
+def _tool_choice(value: dict[str, Any] | None, tools: tuple[Tool, ...]) -> ToolChoice:
+    if value is None:
+        return ToolChoice()
+    kind = value.get("type")
+    parallel = value.get("disable_parallel_tool_use") is not True
+    if kind == "auto":
+        return ToolChoice("auto", parallel=parallel)
+    if kind == "none":
+        return ToolChoice("none", parallel=parallel)
+    if kind not in ("any", "tool"):
+        refuse("tool_choice.type", "must be one of auto, any, tool, none.")
+    if not tools:
+        refuse("tool_choice", "needs tools.")
+    if kind == "any":
+        return ToolChoice("any", parallel=parallel)
+    name = want_text(value.get("name"), "tool_choice.name")
+    if name not in {tool.name for tool in tools}:
+        refuse("tool_choice.name", f"there is no tool named {name[:80]!r}.")
+    return ToolChoice("tool", name, parallel)
+
+
+def _message(value: dict[str, Any], path: str, *, is_last: bool) -> Message:
+    role = _ROLES.get(want_text(value.get("role"), f"{path}.role"))
+    if role is None:
+        refuse(f"{path}.role", "must be one of user, assistant, system.")
+    content = value.get("content")
+    if isinstance(content, str):
+        parts: tuple[Part, ...] = (Text(content, f"{path}.content"),) if content else ()
+    elif isinstance(content, list):
+        parts = tuple(
+            part
+            for index, block in enumerate(content)
+            for part in _parts(want_object(block, f"{path}.content[{index}]"), f"{path}.content[{index}]", role)
+        )
+    else:
+        refuse(f"{path}.content", "must be a string or a list of content blocks.")
+    if not content and not (is_last and role == "assistant"):
+        refuse(f"{path}.content", "must not be empty (only a last assistant message may be).")
+    return Message(role, parts, path)
+
+
+def _parts(block: dict[str, Any], path: str, role: Role) -> Iterator[Part]:
+    """The parts of one content block: one, or none where it says nothing to this model."""
+    kind = want_text(block.get("type"), f"{path}.type")
+    if kind == "text":
+        yield _text(block, path)
+    elif kind == "tool_use" and role == "assistant":
+        yield ToolUse(
+            call_id=want_text(block.get("id"), f"{path}.id"),
+            name=want_text(block.get("name"), f"{path}.name"),
+            arguments=json_text(want_object(block.get("input"), f"{path}.input")),
+            path=path,
+            mark=_mark(block, path),
+        )
+    elif kind == "thinking" and role == "assistant":
+        yield Thinking(want_text(block.get("thinking"), f"{path}.thinking"), path)
+    elif kind == "tool_result" and role == "user":
+        yield ToolResult(
+            call_id=want_text(block.get("tool_use_id"), f"{path}.tool_use_id"),
+            text=_result_text(block.get("content"), f"{path}.content"),
+            path=path,
+            is_error=block.get("is_error") is True,
+            mark=_mark(block, path),
+        )
+    elif kind in ("document", "search_result") and role == "user":
+        yield Text(_document_text(block, path), path, _mark(block, path))
+    elif not (kind == "redacted_thinking" and role == "assistant"):
+        refuse(f"{path}.type", f"{kind[:60]!r} is not supported in a {role} message: this model takes text only.")
+
+
+def _text(block: dict[str, Any], path: str) -> Text:
+    text = want_text(block.get("text"), f"{path}.text")
+    mark = _mark(block, path)
+    if not text:
+        problem = "text content blocks must be non-empty." if mark is None else _EMPTY_MARKED
+        refuse(f"{path}.text", problem)
+    return Text(text, path, mark)
+
+
+_EMPTY_MARKED = "cache_control cannot be set for empty text blocks."
+
+
+def _result_text(content: object, path: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for index, block in enumerate(want_list(content, path)):
+        here = f"{path}[{index}]"
+        entry = want_object(block, here)
+        kind = want_text(entry.get("type"), f"{here}.type")
+        _mark(entry, here)
+        if kind == "text":
+            texts.append(want_text(entry.get("text"), f"{here}.text"))
+        elif kind in ("document", "search_result"):
+            texts.append(_document_text(entry, here))
+        else:
+            refuse(f"{here}.type", f"{kind[:60]!r} is not supported: this model takes text only.")
+    return "\n".join(texts)
+
+
+def _document_text(block: dict[str, Any], path: str) -> str:
+    """A document or search result as text: what it is called, where it is from, what it says."""
+    heads = [block.get("title"), block.get("context")]
+    if block["type"] == "search_result":
+        heads.append(block.get("source"))
+        body = _result_text(block.get("content"), f"{path}.content")
+    else:
+        source = want_object(block.get("source"), f"{path}.source")
+        kind = source.get("type")
+        if kind == "text":
+            body = want_text(source.get("data"), f"{path}.source.data")
+        elif kind == "content":
+            body = _result_text(source.get("content"), f"{path}.source.content")
+        else:
+            refuse(f"{path}.source.type", f"{str(kind)[:60]!r} is not supported: only text documents are.")
+    return "\n".join([*(head for head in heads if isinstance(head, str) and head), body])
+
+
+def _mark(block: dict[str, Any], path: str) -> CacheMark | None:
+    value = block.get("cache_control")
+    if value is None:
+        return None
+    here = f"{path}.cache_control" if path else "cache_control"
+    mark = want_object(value, here)
+    if mark.get("type") != "ephemeral":
+        refuse(f"{here}.type", 'must be "ephemeral".')
+    ttl = mark.get("ttl")
+    if ttl is not None and ttl not in ("5m", "1h"):
+        refuse(f"{here}.ttl", 'must be "5m" or "1h".')
+    return CacheMark(ttl)

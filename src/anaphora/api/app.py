@@ -1,0 +1,305 @@
+"""The routes. Each handler is one way through: read, render, submit, answer.
+
+    body --read_*--> call --Serving.render--> tokens --submit--> Source --events--> Reply --> body | event stream
+
+Reading and rendering run in a thread, so that a large body holds up nobody; the rest runs on the event loop.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import anaphora
+from anaphora.api.answers import AnswerEvent, Begin, collect
+from anaphora.api.anthropic import read_count, read_messages
+from anaphora.api.anthropic_reply import MessageReply
+from anaphora.api.auth import Keys, digest_of, key_of
+from anaphora.api.errors import Protocol, route_error_reply
+from anaphora.api.http import (
+    EventStream,
+    described,
+    error_response,
+    guarded,
+    json_response,
+    read_body,
+    until_disconnect,
+)
+from anaphora.api.metrics import Metrics
+from anaphora.api.models import ServedModels
+from anaphora.api.openai import read_chat
+from anaphora.api.openai_completions import CompletionReply, read_completion
+from anaphora.api.openai_reply import ChatReply
+from anaphora.api.serving import Asker, Serving, new_id
+from anaphora.api.source import Source
+from anaphora.api.wire import parse_body, refuse
+from anaphora.api.writer import Writer, chat_writer, completion_writer, message_writer
+from anaphora.engine.engine import Engine
+from anaphora.engine.request import Tenant
+from anaphora.errors import NotAuthenticated
+
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """What the HTTP side is told by the operator."""
+
+    served_names: tuple[str, ...] = ()  # () serves the model under its own name
+    keys: Keys = field(default_factory=lambda: Keys({}))
+    metrics_key: str | None = None  # with API keys set, what `/metrics` asks for
+    max_body_bytes: int = 32 * 2**20
+    request_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One authenticated HTTP request."""
+
+    request: Request
+    endpoint: str
+    protocol: Protocol
+    request_id: str
+    tenant: Tenant
+
+
+Handler = Callable[[Incoming], Awaitable[Response]]
+
+
+class Api:
+    """The handlers, around one engine."""
+
+    def __init__(self, engine: Engine, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._serving = Serving(engine, timeout_s=settings.request_timeout_s)
+        self._queue_length = engine.settings.queue_length
+        self.metrics = Metrics(self._serving)
+        names = settings.served_names or (engine.spec.name,)
+        self._models = ServedModels(names, created=int(time.time()), max_context=self._serving.max_tokens)
+
+    async def chat_completions(self, incoming: Incoming) -> Response:
+        def prepare(body: dict[str, Any]) -> Any:
+            call = read_chat(body)
+            self._models.check(call.model)
+            return call, self._serving.render(call.prompt, incoming.tenant)
+
+        call, rendered = await self._prepared(incoming, prepare)
+        asker = Asker(incoming.tenant, new_id("chatcmpl-"))
+        source = self._serving.submit_prompt(rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_")
+        reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
+        return await self._respond(incoming, source, chat_writer(reply), is_streamed=call.is_streamed)
+
+    async def completions(self, incoming: Incoming) -> Response:
+        def prepare(body: dict[str, Any]) -> Any:
+            call = read_completion(body)
+            self._models.check(call.model)
+            if len(call.prompts) > self._queue_length:
+                refuse("prompt", f"has {len(call.prompts)} prompts; the queue holds {self._queue_length}.")
+            encoded = [self._serving.encode(prompt) for prompt in call.prompts]
+            wants_scores = call.sampling.num_prompt_logprobs is not None
+            texts = [
+                self._serving.prompt_text(prompt, tokens, with_offsets=wants_scores)
+                for prompt, tokens in zip(call.prompts, encoded, strict=True)
+                if call.echoes
+            ]
+            return call, encoded, texts
+
+        call, encoded, texts = await self._prepared(incoming, prepare)
+        asker = Asker(incoming.tenant, new_id("cmpl-"))
+        source = self._serving.submit_texts(encoded, call.sampling, asker=asker)
+        reply = CompletionReply(response_id=asker.response_id, created=int(time.time()), call=call)
+        writer = completion_writer(reply, texts, source)
+        return await self._respond(incoming, source, writer, is_streamed=call.is_streamed)
+
+    async def messages(self, incoming: Incoming) -> Response:
+        limit = self._serving.max_tokens
+
+        def prepare(body: dict[str, Any]) -> Any:
+            call = read_messages(body)
+            self._models.check(call.model)
+            if (call.sampling.max_tokens or 0) > limit:
+                refuse("max_tokens", f"{call.sampling.max_tokens} > {limit}, the most this model can generate.")
+            return call, self._serving.render(call.prompt, incoming.tenant)
+
+        call, rendered = await self._prepared(incoming, prepare)
+        asker = Asker(incoming.tenant, new_id("msg_"))
+        sampling, fills_context = call.sampling_within(limit - len(rendered.tokens))
+        source = self._serving.submit_prompt(rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_")
+        reply = MessageReply(response_id=asker.response_id, model=call.model, fills_context=fills_context)
+        return await self._respond(incoming, source, message_writer(reply), is_streamed=call.is_streamed)
+
+    async def count_tokens(self, incoming: Incoming) -> Response:
+        def prepare(body: dict[str, Any]) -> int:
+            call = read_count(body)
+            self._models.check(call.model)
+            return len(self._serving.render(call.prompt, incoming.tenant).tokens)
+
+        return json_response({"input_tokens": await self._prepared(incoming, prepare)})
+
+    async def list_models(self, incoming: Incoming) -> Response:
+        query = incoming.request.query_params
+        if incoming.protocol is Protocol.OPENAI:
+            return json_response(self._models.openai_list())
+        limit = query.get("limit", "20")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= 1000):
+            refuse("limit", "must be from 1 to 1000.")
+        return json_response(
+            self._models.anthropic_list(
+                after_id=query.get("after_id"), before_id=query.get("before_id"), limit=int(limit[:9])
+            )
+        )
+
+    async def show_model(self, incoming: Incoming) -> Response:
+        name = str(incoming.request.path_params["model_id"])
+        self._models.check(name)
+        is_openai = incoming.protocol is Protocol.OPENAI
+        return json_response(self._models.openai_entry(name) if is_openai else self._models.anthropic_entry(name))
+
+    async def health(self, request: Request) -> Response:
+        return json_response({"status": "ok", "models": list(self._models.names)})
+
+    async def root(self, request: Request) -> Response:
+        return json_response({"name": "anaphora", "version": anaphora.__version__, "models": list(self._models.names)})
+
+    async def scrape(self, request: Request) -> Response:
+        """Metrics. They are about all tenants, so with API keys set they ask for a key of their own."""
+        wanted = self._settings.metrics_key
+        if self._settings.keys.tenants or wanted is not None:
+            given = key_of(request.headers)
+            if wanted is None or given is None or digest_of(given) != digest_of(wanted):
+                error = NotAuthenticated("/metrics needs the metrics key (setting metrics_key).")
+                return error_response(described(error, Protocol.OPENAI, ""))
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def endpoint(
+        self, path: str, handler: Handler, *, protocol: Protocol | None = None
+    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap a handler: who asks, errors in shape, ids in headers, one count. None: the header decides."""
+
+        async def run(request: Request) -> Response:
+            spoken = protocol or spoken_protocol(request)
+            request_id = new_id("req_")
+
+            async def answer() -> Response:
+                tenant = self._settings.keys.tenant_of(request.headers)
+                return await handler(Incoming(request, path, spoken, request_id, tenant))
+
+            response = await guarded(answer(), protocol=spoken, request_id=request_id)
+            response.headers["request-id"] = response.headers["x-request-id"] = request_id
+            self.metrics.count_request(path, response.status_code)
+            return response
+
+        return run
+
+    async def _prepared(self, incoming: Incoming, prepare: Callable[[dict[str, Any]], Prepared]) -> Prepared:
+        """Read the body here, and run `prepare` on it in a thread."""
+        raw = await read_body(incoming.request, max_bytes=self._settings.max_body_bytes)
+        return await asyncio.to_thread(lambda: prepare(parse_body(raw)))
+
+    async def _respond(self, incoming: Incoming, source: Source, writer: Writer, *, is_streamed: bool) -> Response:
+        """Answer with what the source brings. Until the first token is there, an error still has a status."""
+        events = self._serving.remembering(source.events(), incoming.tenant)
+        is_handed_over = False
+        try:
+            first = await until_disconnect(incoming.request, _next(events))
+            if is_streamed:
+                headers = source.account().headers()
+                frames = self._frames(incoming, source, writer, (first, events))
+                is_handed_over = True
+                return EventStream(frames, headers=headers, on_close=source.abort)
+            rest = await until_disconnect(incoming.request, _all(events))
+            account = source.account()
+            self.metrics.observe(incoming.endpoint, account)
+            body = writer.whole(collect([first, *rest], source.num_sequences), account)
+            return json_response(body, headers=account.headers())
+        finally:
+            if not is_handed_over:
+                source.abort()
+
+    async def _frames(
+        self,
+        incoming: Incoming,
+        source: Source,
+        writer: Writer,
+        begun: tuple[AnswerEvent, AsyncGenerator[AnswerEvent, None]],
+    ) -> AsyncGenerator[str, None]:
+        first, rest = begun
+        try:
+            for chunk in [*writer.opening(source.account()), *writer.piece(first)]:
+                yield writer.frame(chunk)
+            async with contextlib.aclosing(rest) as events:
+                async for event in events:
+                    for chunk in writer.piece(event):
+                        yield writer.frame(chunk)
+            account = source.account()
+            self.metrics.observe(incoming.endpoint, account)
+            for chunk in writer.closing(account):
+                yield writer.frame(chunk)
+            yield writer.last_frame
+        except Exception as error:
+            self.metrics.count_stream_error(incoming.endpoint)
+            yield described(error, incoming.protocol, incoming.request_id).event
+
+
+def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[], None] | None = None) -> Starlette:
+    """The ASGI application around an engine. `on_shutdown` runs when the server stops."""
+    api = Api(engine, settings)
+    openai, anthropic = Protocol.OPENAI, Protocol.ANTHROPIC
+
+    def post(path: str, handler: Handler, protocol: Protocol) -> Route:
+        return Route(path, api.endpoint(path, handler, protocol=protocol), methods=["POST"])
+
+    def get(path: str, handler: Handler) -> Route:
+        return Route(path, api.endpoint(path, handler), methods=["GET"])
+
+    routes = [
+        post("/v1/chat/completions", api.chat_completions, openai),
+        post("/v1/completions", api.completions, openai),
+        post("/v1/messages", api.messages, anthropic),
+        post("/v1/messages/count_tokens", api.count_tokens, anthropic),
+        get("/v1/models", api.list_models),
+        get("/v1/models/{model_id:path}", api.show_model),
+        Route("/health", api.health, methods=["GET"]),
+        Route("/metrics", api.scrape, methods=["GET"]),
+        Route("/", api.root, methods=["GET"]),
+    ]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        if on_shutdown is not None:
+            await asyncio.to_thread(on_shutdown)
+
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+
+
+def spoken_protocol(request: Request) -> Protocol:
+    """Which API the client speaks, where the path doesn't say."""
+    speaks = "anthropic-version" in request.headers or request.url.path.startswith("/v1/messages")
+    return Protocol.ANTHROPIC if speaks else Protocol.OPENAI
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    request_id = new_id("req_")
+    reply = route_error_reply(error.status_code, spoken_protocol(request), request_id)
+    headers: Mapping[str, str] = {**(error.headers or {}), "request-id": request_id, "x-request-id": request_id}
+    return json_response(reply.body, status=reply.status, headers=headers)
+
+
+async def _next(events: AsyncIterator[AnswerEvent]) -> AnswerEvent:
+    first = await anext(events)
+    assert isinstance(first, Begin), "an answer begins with its beginning"
+    return first
+
+
+async def _all(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
+    return [event async for event in events]

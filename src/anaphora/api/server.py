@@ -1,0 +1,70 @@
+"""Run the application with uvicorn: one process, the engine's thread beside the HTTP loop."""
+
+import logging
+import sys
+from collections.abc import Callable
+from socket import AF_INET6, socket
+
+import uvicorn
+
+from anaphora.api.app import ApiSettings, build_app
+from anaphora.api.auth import keys_of
+from anaphora.config import Settings
+from anaphora.engine.engine import Engine
+
+
+def serve(settings: Settings) -> None:
+    """Load the model and serve it until SIGTERM or SIGINT.
+
+    Running requests get `shutdown_timeout_s` to finish; then the engine is closed.
+    Raises: ModelUnavailable, SettingsError.
+    """
+    engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
+    try:
+        app = build_app(engine, api_settings(settings), on_shutdown=engine.close)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=settings.shutdown_timeout_s,
+            server_header=False,
+        )
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        AnnouncingServer(config, lambda url: announce(url, engine)).run()
+    finally:
+        engine.close()
+
+
+def api_settings(settings: Settings) -> ApiSettings:
+    """The part of the settings that the HTTP side is told."""
+    return ApiSettings(
+        served_names=tuple(settings.served_names),
+        keys=keys_of(settings.api_keys),
+        metrics_key=settings.metrics_key,
+        max_body_bytes=settings.max_body_bytes,
+        request_timeout_s=settings.request_timeout_s,
+    )
+
+
+def announce(url: str, engine: Engine) -> None:
+    """Print what is served, and where, once it can be reached."""
+    for line in engine.start_up_lines:
+        print(line)
+    print(f"Serving {engine.spec.name} at {url}", flush=True)
+
+
+class AnnouncingServer(uvicorn.Server):
+    """A uvicorn server that says at which URL it listens, once it does."""
+
+    def __init__(self, config: uvicorn.Config, when_ready: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._when_ready = when_ready
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            listening = self.servers[0].sockets[0]
+            host, port = listening.getsockname()[:2]
+            self._when_ready(f"http://[{host}]:{port}" if listening.family == AF_INET6 else f"http://{host}:{port}")

@@ -1,0 +1,154 @@
+"""Between the HTTP routes and the engine: render prompts, submit them, remember calling turns."""
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anaphora.api.answers import AnswerEvent, AnswerReader, CallPiece, CallReading, Finish, TextPiece
+from anaphora.api.model_text import TokenizerEncoder, renderer_of
+from anaphora.api.openai_completions import PromptText, TextOrTokens
+from anaphora.api.replay import HandedOut, ReplayMemory
+from anaphora.api.source import Source
+from anaphora.engine.engine import Engine
+from anaphora.engine.request import GenerationRequest, RequestId, Sampling, Tenant
+from anaphora.engine.stats import EngineStats
+from anaphora.engine.stream import Stream
+from anaphora.errors import AnaphoraError, RequestError
+from anaphora.prompt.canonical import Prompt
+from anaphora.prompt.render import Encoded, Rendered
+from anaphora.prompt.template import TemplateRefused
+
+_CHAT_FIELDS = {"prompt": "messages", "num_logprobs": "top_logprobs", "num_sequences": "n"}
+"""The engine's names for fields that conversations call otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, and under which id."""
+
+    tenant: Tenant
+    response_id: str
+
+
+class Serving:
+    """One engine, served. Rendering may run in any thread; submitting belongs to the event loop."""
+
+    def __init__(self, engine: Engine, *, timeout_s: float | None) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._renderer = renderer_of(engine.tokenizer)
+        self._encoder = TokenizerEncoder(engine.tokenizer)
+        self._memory = ReplayMemory()
+        self.max_tokens = min(engine.spec.max_context, engine.stats().num_slots)
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def render(self, prompt: Prompt, tenant: Tenant) -> Rendered:
+        """The prompt as tokens.
+
+        Raises: RequestError where the model's chat template can't take this conversation.
+        Cost: the tokenizer's, so call it off the event loop.
+        """
+        try:
+            return self._renderer.render(prompt, lambda message: self._memory.recall(tenant, message))
+        except TemplateRefused as error:
+            raise RequestError(
+                f"messages: the model's chat template can't render this conversation: {error}", field="messages"
+            ) from error
+
+    def encode(self, prompt: TextOrTokens) -> Encoded:
+        """Tokens of a Completions prompt. Ids are taken as they are."""
+        if isinstance(prompt, str):
+            return self._renderer.encode_text(prompt)
+        tokens = np.asarray(prompt, dtype=np.int64)
+        if tokens.min() < 0 or tokens.max() >= self._engine.spec.vocab_size:
+            raise RequestError(
+                f"prompt: token ids must be in [0, {self._engine.spec.vocab_size}), the model's vocabulary.",
+                field="prompt",
+            )
+        return Encoded(tokens.astype(np.int32), np.zeros((len(tokens), 2), dtype=np.int64))
+
+    def prompt_text(self, prompt: TextOrTokens, encoded: Encoded, *, with_offsets: bool) -> PromptText:
+        """A Completions prompt as `echo` gives it back."""
+        if isinstance(prompt, str):
+            return PromptText(prompt, tuple(encoded.offsets[:, 0].tolist()) if with_offsets else ())
+        text = self._encoder.decode(prompt)
+        if not with_offsets:
+            return PromptText(text, ())
+        lengths = [len(self._encoder.decode([token])) for token in prompt]
+        return PromptText(text, tuple(np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(int).tolist()))
+
+    def submit_prompt(
+        self, rendered: Rendered, prompt: Prompt, sampling: Sampling, *, asker: Asker, call_prefix: str
+    ) -> Source:
+        """Start answering a rendered prompt.
+
+        Raises: RequestError, PromptTooLong, Overloaded, EngineStopped.
+        """
+        if rendered.stops:
+            sampling = dataclasses.replace(sampling, stop=(*sampling.stop, *rendered.stops))
+        calls = None
+        if prompt.tools and prompt.tool_choice.mode != "none":
+            names = tuple(tool.name for tool in prompt.tools)
+            calls = CallReading(names, rendered.opening, is_single=not prompt.tool_choice.parallel)
+        reader = AnswerReader(sampling.num_sequences, calls, _ids(call_prefix))
+        try:
+            stream = self._submit(rendered.tokens, sampling, asker, 0)
+        except RequestError as error:
+            error.field = _CHAT_FIELDS.get(error.field or "", error.field)
+            raise
+        return Source([stream], [reader])
+
+    def submit_texts(self, prompts: Sequence[Encoded], sampling: Sampling, *, asker: Asker) -> Source:
+        """Start completing every one of these prompts, or none.
+
+        Raises: as `submit_prompt`.
+        """
+        streams: list[Stream] = []
+        try:
+            for index, prompt in enumerate(prompts):
+                streams.append(self._submit(prompt.tokens, sampling, asker, index))
+        except AnaphoraError:
+            for stream in streams:
+                stream.abort()
+            raise
+        readers = [AnswerReader(sampling.num_sequences, None, _ids("")) for _ in streams]
+        return Source(streams, readers)
+
+    async def remembering(
+        self, events: AsyncGenerator[AnswerEvent, None], tenant: Tenant
+    ) -> AsyncGenerator[AnswerEvent, None]:
+        """The same events; calling turns are remembered as they end."""
+        pieces: dict[int, list[TextPiece | CallPiece]] = {}
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, TextPiece | CallPiece):
+                    pieces.setdefault(event.sequence_index, []).append(event)
+                elif isinstance(event, Finish) and event.calls_tools:
+                    self._memory.remember(tenant, _handed_out(pieces[event.sequence_index]), event.generated)
+                yield event
+
+    def _submit(self, tokens: object, sampling: Sampling, asker: Asker, index: int) -> Stream:
+        assert isinstance(tokens, np.ndarray)
+        request_id = RequestId(f"{asker.response_id}-{index}" if index else asker.response_id)
+        return self._engine.submit(GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s))
+
+
+def new_id(prefix: str) -> str:
+    """An id nobody can guess."""
+    return prefix + uuid.uuid4().hex
+
+
+def _ids(prefix: str) -> Callable[[], str]:
+    return lambda: new_id(prefix)
+
+
+def _handed_out(pieces: Sequence[TextPiece | CallPiece]) -> HandedOut:
+    text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+    calls = tuple((piece.call_id, piece.name, piece.arguments) for piece in pieces if isinstance(piece, CallPiece))
+    return HandedOut(text, calls)

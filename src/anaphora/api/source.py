@@ -1,0 +1,89 @@
+"""The events of one HTTP request, whose answer may come from several engine requests."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
+
+from anaphora.api.account import Account, account_of
+from anaphora.api.answers import AnswerEvent, AnswerReader, Begin
+from anaphora.engine.request import TokenLogprob
+from anaphora.engine.stream import Stream
+from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped
+
+
+class Source:
+    """Streams and the readers of their deltas, as one flow of events.
+
+    Sequences are numbered request by request: index = request index * sequences per request + sequence index.
+    """
+
+    def __init__(self, streams: Sequence[Stream], readers: Sequence[AnswerReader]) -> None:
+        assert len(streams) == len(readers), "every stream has its reader"
+        self._streams = tuple(streams)
+        self._readers = tuple(readers)
+        self.num_sequences = sum(stream.request.sampling.num_sequences for stream in streams)
+
+    def abort(self) -> None:
+        """Stop whatever still runs, and free it. Does nothing when all is over."""
+        for stream in self._streams:
+            stream.abort()
+
+    def account(self) -> Account:
+        """What has been accounted so far: complete when the events are over."""
+        return account_of([stream.receipt for stream in self._streams if stream.receipt is not None])
+
+    def prompt_logprobs(self, request_index: int) -> tuple[TokenLogprob | None, ...]:
+        return self._streams[request_index].prompt_logprobs
+
+    async def events(self) -> AsyncGenerator[AnswerEvent, None]:
+        """Everything that happens, in the order it happens.
+
+        Raises: RequestTimeout, EngineFailure, EngineStopped.
+        """
+        if len(self._streams) == 1:
+            async for event in self._events_of(0):
+                yield event
+            return
+        arrived: asyncio.Queue[AnswerEvent | AnaphoraError | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._pump(index, arrived)) for index in range(len(self._streams))]
+        try:
+            num_running = len(tasks)
+            while num_running:
+                item = await arrived.get()
+                if isinstance(item, AnaphoraError):
+                    raise item
+                if item is None:
+                    num_running -= 1
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _events_of(self, request_index: int) -> AsyncGenerator[AnswerEvent, None]:
+        stream, reader = self._streams[request_index], self._readers[request_index]
+        first = request_index * stream.request.sampling.num_sequences
+        async for delta in stream:
+            if delta.finish_reason == "error":
+                raise EngineFailure(delta.error or "The step failed.")
+            if delta.finish_reason == "abort":
+                raise EngineStopped("The request was stopped before its answer was complete.")
+            for event in reader.read(delta):
+                if isinstance(event, Begin):
+                    yield Begin(request_index)
+                elif first:
+                    yield dataclasses.replace(event, sequence_index=first + event.sequence_index)
+                else:
+                    yield event
+
+    async def _pump(self, request_index: int, arrived: asyncio.Queue[AnswerEvent | AnaphoraError | None]) -> None:
+        try:
+            async for event in self._events_of(request_index):
+                arrived.put_nowait(event)
+        except AnaphoraError as error:
+            arrived.put_nowait(error)
+        else:
+            arrived.put_nowait(None)

@@ -1,0 +1,202 @@
+"""Settings: defaults < TOML file < `ANAPHORA_*` environment < flags. The only place that reads the environment.
+
+The file is the one named by `--config`, or by ANAPHORA_CONFIG. Every setting has the same name everywhere:
+`queue_length` in the file, ANAPHORA_QUEUE_LENGTH in the environment, `--queue-length` as a flag.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from anaphora.engine.settings import EngineSettings
+from anaphora.errors import SettingsError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+
+
+def _size_bytes(value: object) -> object:
+    """A size such as `2GiB` or `500 MB` in bytes; anything else as it is."""
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else value
+
+
+def _names(value: object) -> object:
+    """A comma-separated list as a list."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def _keys(value: object) -> object:
+    """API keys as a mapping of key to tenant, from any of the forms they may be given in.
+
+    A mapping; a list or comma-separated text of `key` or `key:tenant`; `@path` of a file with one of those a
+    line. A key without a tenant is a tenant of its own.
+    """
+    if isinstance(value, str) and value.startswith("@"):
+        try:
+            lines = Path(value[1:]).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the file of API keys can't be read: {error}") from None
+        value = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    elif isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
+    if isinstance(value, str):
+        value = _names(value)
+    if not isinstance(value, list):
+        return value
+    keys: dict[str, str] = {}
+    for entry in value:
+        key, _, tenant = str(entry).partition(":")
+        keys[key.strip()] = tenant.strip() or "key-" + hashlib.sha256(key.strip().encode()).hexdigest()[:12]
+    return keys
+
+
+Size = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set."""
+
+    model_config = SettingsConfigDict(env_prefix="ANAPHORA_", frozen=True, extra="forbid", env_ignore_empty=True)
+
+    host: Annotated[str, Field(description="Address to listen on.", min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
+    model: Annotated[
+        str, Field(description="Model: a name of `anaphora models`, a hub id, a folder, or a GGUF file.", min_length=1)
+    ] = "smollm2-135m-instruct"
+    served_names: Annotated[
+        list[str],
+        NoDecode,
+        BeforeValidator(_names),
+        Field(description="Names that requests may call the model by; default: the model's own name."),
+    ] = []
+    api_keys: Annotated[
+        dict[Annotated[str, Field(min_length=1)], str],
+        NoDecode,
+        BeforeValidator(_keys),
+        Field(
+            description="API keys: KEY or KEY:TENANT, comma-separated, or @FILE with one a line. "
+            "Tenants never share cache. Without keys everyone is one tenant."
+        ),
+    ] = {}
+    metrics_key: Annotated[
+        str | None,
+        Field(
+            description="Key that /metrics asks for. With API keys set, /metrics is closed without it.", min_length=1
+        ),
+    ] = None
+    cache_dir: Annotated[Path, Field(description="Where models and cached keys and values live.")] = Path(
+        platformdirs.user_cache_dir("anaphora")
+    )
+    max_body_bytes: Annotated[Size, Field(description="Largest request body, such as 32MiB.")] = 32 * 2**20
+    request_timeout_s: Annotated[
+        float | None, Field(description="Seconds a request may take, from arrival to last token.", gt=0)
+    ] = 600.0
+    shutdown_timeout_s: Annotated[
+        int, Field(description="Seconds that running requests get to finish when the server is stopped.", ge=0)
+    ] = 30
+    cache: Annotated[bool, Field(description="Reuse cached prefixes.")] = True
+    policy: Annotated[str, Field(description="Eviction policy.")] = "lru"
+    kv_pool_bytes: Annotated[
+        Size | None,
+        Field(description="Hard cap of keys and values in memory, such as 2GiB; default: a quarter of free memory."),
+    ] = None
+    max_context: Annotated[
+        int | None, Field(description="Longest prompt plus answer in tokens; default: the model's.", gt=0)
+    ] = None
+    max_step_tokens: Annotated[int, Field(description="Tokens of one step, over all sequences.", gt=0)] = 2048
+    max_sequences: Annotated[int, Field(description="Sequences that run at once.", gt=0)] = 64
+    queue_length: Annotated[int, Field(description="Requests that may wait; one more is refused.", ge=0)] = 256
+    num_threads: Annotated[int | None, Field(description="Threads of the model; default: torch's choice.", gt=0)] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], Field(description="Type of weights, keys and values.")
+    ] = "float32"
+    device: Annotated[str, Field(description="Device the model runs on.")] = "cpu"
+
+    def engine_settings(self) -> EngineSettings:
+        """The part the engine is set up with."""
+        return EngineSettings(**{field.name: getattr(self, field.name) for field in fields(EngineSettings)})
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What `load_settings` hands in; it has put the layers together already."""
+        return (init_settings,)
+
+
+def load_settings(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Settings:
+    """The settings from all layers. `flags` are those that were given; None stands for not given.
+
+    Raises: SettingsError naming the setting and where it was set.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None and value != []}
+    path = config or _config_from_environment()
+    layers = (
+        (f"file {path}", _file_layer(path) if path else {}),
+        ("environment", _environment_layer()),
+        ("flags", given),
+    )
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, values in layers:
+        merged |= values
+        origins |= dict.fromkeys(values, origin)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        raise SettingsError(f"{name} (set in {origins[name]}) is no setting. Settings: {', '.join(_known())}.")
+    raise SettingsError(f"{name} (set in {_spelled(name, origins.get(name, 'defaults'))}): {first['msg']}.")
+
+
+def _known() -> list[str]:
+    return sorted(Settings.model_fields)
+
+
+def _spelled(name: str, origin: str) -> str:
+    """Where a setting was set, in the spelling it has there."""
+    if origin == "environment":
+        return f"ANAPHORA_{name.upper()}"
+    return "--" + name.replace("_", "-") if origin == "flags" else origin
+
+
+def _config_from_environment() -> Path | None:
+    value = os.environ.get("ANAPHORA_CONFIG")
+    return Path(value) if value else None
+
+
+def _environment_layer() -> dict[str, Any]:
+    return EnvSettingsSource(Settings)()
+
+
+def _file_layer(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"The settings file {path} can't be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
