@@ -124,7 +124,7 @@ def _count_calls(monkeypatch: pytest.MonkeyPatch, situations: Counter[str]) -> N
         original = getattr(Node, name)
 
         def counted(node, argument, *more, original=original, name=name):
-            situations[f"{name} of a {'leased' if node.num_held else 'unleased'} node"] += 1
+            situations[f"{name} of {'a leased' if node.num_held else 'an unleased'} node"] += 1
             return original(node, argument, *more)
 
         monkeypatch.setattr(Node, name, counted)
@@ -146,10 +146,10 @@ def test_a_seeded_run_agrees_with_the_model_and_meets_every_situation(monkeypatc
         "evicted beside a held node",
         "evicted more for a longer run",
         "split of a leased node",
-        "split of a unleased node",
-        "trim of a unleased node",
+        "split of an unleased node",
+        "trim of an unleased node",
         "extend of a leased node",
-        "absorb of a unleased node",
+        "absorb of an unleased node",
         "adopted what another published",
         "adopted what another published and added to it",
         "refused: pool full",

@@ -54,7 +54,7 @@ def measure(*, num_repeats: int = 20, num_tokens: int = 2_000_000) -> CoreNumber
         evict_small_us=small,
         evict_large_us=large,
         evict_ratio=large / small,
-        bytes_per_token=_bytes_per_token(num_tokens),
+        bytes_per_token=index_bytes_per_token(num_tokens),
         num_tokens=num_tokens,
         extents_per_lease=extents_per_lease(),
     )
@@ -144,26 +144,22 @@ def _evict_time_us(num_nodes: int) -> float:
     return 1e6 * median(times)
 
 
-def _bytes_per_token(num_tokens: int) -> float:
-    """Weigh the index: a conversation of 1,024 tokens that branches at every 64th."""
+def index_bytes_per_token(num_tokens: int) -> float:
+    """Weigh the index: conversations of 1,024 tokens that branch at every 64th."""
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    cache = _cache(num_tokens)
+    cache = _cache(2 * num_tokens)
     seed = 0
-    while cache.counts().free:
+    while cache.counts().evictable < num_tokens:
         trunk = _random_tokens(1_024, seed=seed)
         for stop in range(64, 1_024 + 1, 64):
             seed += 1
-            branch = np.concatenate((trunk[:stop], _random_tokens(64, seed=seed)))
-            _store(cache, branch[: stop + min(64, cache.counts().free)])
-            if not cache.counts().free:
-                break
+            _store(cache, np.concatenate((trunk[:stop], _random_tokens(64, seed=seed))))
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counts = cache.counts()
-    return (after - before) / (counts.evictable + counts.leased)
+    return (after - before) / cache.counts().evictable
 
 
 def _with_one_node(prompt: Tokens) -> PrefixCache:

@@ -1,5 +1,7 @@
 """The front door of the cache: peek, acquire, publish, release. Pure: no I/O, and time is passed in.
 
+One thread owns a cache and calls it; nothing here is locked.
+
 A slot is always in one of three states, and its owner is never in doubt:
 
     free        in the pool

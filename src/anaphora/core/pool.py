@@ -52,7 +52,7 @@ class Pool:
         while num_slots:
             taken.append(self._take_best(num_slots))
             num_slots -= taken[-1].length
-        return tuple(taken)  # free runs never touch each other, so neither do these
+        return tuple(taken)  # free runs are never adjacent, so neither are these
 
     def has_run(self, num_slots: int) -> bool:
         """Whether `take` would give one extent, or begin with a long one."""
