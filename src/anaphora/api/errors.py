@@ -87,6 +87,8 @@ def error_reply(error: Exception, protocol: Protocol, request_id: str) -> ErrorR
         headers["www-authenticate"] = "Bearer"
     if protocol is Protocol.ANTHROPIC:
         status, name = kind.anthropic
+        # Clients look for these words to know that they should shorten the conversation.
+        message = f"prompt is too long: {message}" if isinstance(error, PromptTooLong) else message
         shown = dotted(message, path)
         body = {"type": "error", "error": {"type": name, "message": shown}, "request_id": request_id}
         return ErrorReply(status, body, headers)

@@ -43,7 +43,7 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Stops = Annotated[list[str] | None, BeforeValidator(_as_list), Field(max_length=MAX_STOPS)]
+Stops = Annotated[Annotated[list[str], Field(max_length=MAX_STOPS)] | None, BeforeValidator(_as_list)]
 
 
 class StreamOptions(WireModel):

@@ -1,0 +1,105 @@
+"""Settings come from four layers, later ones win, and an error says which setting, and where it was set."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from anaphora.config import Settings, load_settings
+from anaphora.engine.settings import EngineSettings
+from anaphora.errors import SettingsError
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*Settings.model_fields, "config"]:
+        monkeypatch.delenv(f"ANAPHORA_{name.upper()}", raising=False)
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "anaphora.toml"
+    path.write_text(text)
+    return path
+
+
+def test_later_layers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = toml(tmp_path, 'port = 1\nhost = "file"\nmodel = "file"\n')
+    monkeypatch.setenv("ANAPHORA_HOST", "environment")
+    monkeypatch.setenv("ANAPHORA_MODEL", "environment")
+    settings = load_settings({"model": "flag", "policy": None}, config=path)
+    assert (settings.port, settings.host, settings.model, settings.policy) == (1, "environment", "flag", "lru")
+
+
+def test_file_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANAPHORA_CONFIG", str(toml(tmp_path, "port = 7")))
+    assert load_settings().port == 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [({"port": "x"}, "port (set in --port)"), ({"dtype": "int8"}, "dtype (set in --dtype)")],
+)
+def test_wrong_flag_is_named(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags)
+    assert message in str(caught.value)
+
+
+def test_wrong_environment_and_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = toml(tmp_path, "queue_length = -1\n")
+    with pytest.raises(SettingsError, match=r"queue_length \(set in file .*anaphora.toml\)"):
+        load_settings(config=path)
+    monkeypatch.setenv("ANAPHORA_QUEUE_LENGTH", "many")
+    with pytest.raises(SettingsError, match=r"set in ANAPHORA_QUEUE_LENGTH"):
+        load_settings(config=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("prot = 1", "prot .* is no setting"), ("port = ", "not valid TOML"), (None, "can't be read")]
+)
+def test_wrong_file_is_explained(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "missing.toml" if text is None else toml(tmp_path, text)
+    with pytest.raises(SettingsError, match=message):
+        load_settings(config=path)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("1024", 1024), ("2GiB", 2 * 2**30), ("500 MB", 500_000_000), ("1.5k", 1500), (7, 7)]
+)
+def test_sizes_may_have_units(given: object, expected: int) -> None:
+    assert load_settings({"kv_pool_bytes": given}).kv_pool_bytes == expected
+
+
+def test_keys_in_every_form_become_tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keys").write_text("# ours\nk1:red\n\nk2:blue\n")
+    expected = {"k1": "red", "k2": "blue"}
+    assert load_settings({"api_keys": "k1:red, k2:blue"}).api_keys == expected
+    assert load_settings({"api_keys": f"@{tmp_path / 'keys'}"}).api_keys == expected
+    assert load_settings(config=toml(tmp_path, '[api_keys]\nk1 = "red"\nk2 = "blue"\n')).api_keys == expected
+    monkeypatch.setenv("ANAPHORA_API_KEYS", '{"k1": "red", "k2": "blue"}')
+    assert load_settings().api_keys == expected
+
+
+def test_keys_without_tenant_are_tenants_of_their_own() -> None:
+    keys = load_settings({"api_keys": "k1,k2"}).api_keys
+    assert set(keys) == {"k1", "k2"}
+    assert keys["k1"] != keys["k2"]
+    assert "k1" not in keys["k1"].removeprefix("key-")
+
+
+def test_missing_file_of_keys_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"api_keys \(set in --api-keys\): .*can't be read"):
+        load_settings({"api_keys": f"@{tmp_path / 'none'}"})
+
+
+def test_names_are_separated_by_commas_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANAPHORA_SERVED_NAMES", "a, b")
+    assert load_settings().served_names == ["a", "b"]
+
+
+def test_every_engine_setting_can_be_set_and_has_the_engines_default() -> None:
+    assert {field.name for field in fields(EngineSettings)} <= set(Settings.model_fields)
+    assert load_settings().engine_settings() == EngineSettings()
+    assert load_settings({"cache": False, "max_sequences": "3"}).engine_settings() == EngineSettings(
+        cache=False, max_sequences=3
+    )
