@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anaphora.engine.engine import Engine
+    from anaphora.engine.prompt_cache import PromptCache
     from anaphora.engine.request import (
         GREEDY,
         Completion,
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Engine": "anaphora.engine.engine",
+    "PromptCache": "anaphora.engine.prompt_cache",
     "GREEDY": "anaphora.engine.request",
     "Completion": "anaphora.engine.request",
     "Delta": "anaphora.engine.request",
@@ -53,6 +55,7 @@ __all__ = [
     "EngineStats",
     "Generation",
     "GenerationRequest",
+    "PromptCache",
     "Receipt",
     "Sampling",
     "Stream",
