@@ -36,7 +36,7 @@ class CoreNumbers:
     evict_small_us: float  # lease 32 slots, evicting one node out of 1,000
     evict_large_us: float  # the same out of 50,000
     evict_ratio: float  # large / small; 1 where the cost does not depend on the size
-    bytes_per_token: float  # memory of the index for each cached token, nodes of 64 tokens
+    bytes_per_token: float  # memory of the index for each cached token, nodes of 128 tokens
     num_tokens: int  # cached tokens at which that was measured
     extents_per_lease: float  # of conversations of 4,000 tokens that have filled a pool many times over
 
@@ -140,22 +140,22 @@ def _evict_time_us(num_nodes: int) -> float:
         start = time.perf_counter()
         _acquire(cache, np.empty(0, dtype=np.int32), num_private=32)
         times.append(time.perf_counter() - start)
-    assert cache.counts().evictable == 32 * (num_nodes - 500)
+    assert cache.counts().leased == 32 * 500
     return 1e6 * median(times)
 
 
 def index_bytes_per_token(num_tokens: int) -> float:
-    """Weigh the index: conversations of 1,024 tokens that branch at every 64th."""
+    """Weigh the index: conversations of 2,048 tokens that branch at every 128th, all in nodes of 128 tokens."""
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     cache = _cache(2 * num_tokens)
     seed = 0
     while cache.counts().evictable < num_tokens:
-        trunk = _random_tokens(1_024, seed=seed)
-        for stop in range(64, 1_024 + 1, 64):
+        trunk = _random_tokens(2_048, seed=seed)
+        for stop in range(128, 2_048 + 1, 128):
             seed += 1
-            _store(cache, np.concatenate((trunk[:stop], _random_tokens(64, seed=seed))))
+            _store(cache, np.concatenate((trunk[:stop], _random_tokens(128, seed=seed))))
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

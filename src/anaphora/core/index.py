@@ -4,7 +4,9 @@ root ── "the quick " ──┬── "brown fox"      a path from the root s
                        └── "red hen"        children differ in their first token
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from anaphora.core.namespace import Namespace
 
 Tokens = NDArray[np.int32]
 
+_NO_CHILDREN: Mapping[int, "Node"] = MappingProxyType({})
 _NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
 
@@ -42,13 +45,13 @@ class Node:
         self.parent = parent
         self.tokens = tokens.copy()
         self.extents = extents
-        self.children: dict[int, Node] = {}  # first token -> node
+        self.children = _NO_CHILDREN  # first token -> node; a dict of its own only while there are any
         self.num_leases = 0  # leases whose published part ends with this node
         self.num_held = 0  # num_leases + children with num_held > 0; the node is leased while it is above 0
         self.is_cleared = False  # no longer found by anyone; its slots are freed with its last lease
         if parent is not None:
             self.is_cleared = parent.is_cleared
-            parent.children[self.key] = self
+            self._hang_below(parent)
 
     @property
     def key(self) -> int:
@@ -75,7 +78,7 @@ class Node:
         head = Node(self.namespace, self.parent, self.tokens[:num_tokens], front)  # takes this node's key
         self.tokens, self.extents = self.tokens[num_tokens:].copy(), back
         self.parent = head
-        head.children[self.key] = self
+        self._hang_below(head)
         head.num_held = 1 if self.num_held else 0
         return head
 
@@ -111,8 +114,18 @@ class Node:
     def detach(self) -> None:
         """Take this node out of its parent's children."""
         assert self.parent is not None
-        del self.parent.children[self.key]
+        siblings = self.parent.children
+        assert isinstance(siblings, dict), "the parent does not know this node"
+        del siblings[self.key]
+        if not siblings:
+            self.parent.children = _NO_CHILDREN
         self.parent = None
+
+    def _hang_below(self, parent: "Node") -> None:
+        if isinstance(parent.children, dict):
+            parent.children[self.key] = self
+        else:
+            parent.children = {self.key: self}
 
 
 def new_root(namespace: Namespace) -> Node:
