@@ -5,6 +5,7 @@ Engine.load("smollm2-135m-instruct").generate("Say hello.").text
 
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as AbstractSequence
@@ -17,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from anaphora.core.cache import Cache, PrefixCache
-from anaphora.core.events import Event, Evicted
+from anaphora.core.events import Event, Evicted, Stored
 from anaphora.core.namespace import namespace_of
 from anaphora.core.no_reuse import NoReuse
-from anaphora.core.policy import LeastRecentlyUsed
+from anaphora.core.policy import POLICIES
 from anaphora.engine.job import Job
 from anaphora.engine.kv_pool import KvPool
 from anaphora.engine.loop import EngineLoop
@@ -53,7 +54,6 @@ Prompt = str | AbstractSequence[int] | AbstractSequence[Mapping[str, Any]]
 
 DEFAULT_SETTINGS = EngineSettings()
 MIN_SLOTS = 256
-POLICIES = {"lru": LeastRecentlyUsed}
 
 
 class Engine:
@@ -78,6 +78,8 @@ class Engine:
         self.start_up_lines = self._describe()
         self._loop = EngineLoop(self._stepper, num_threads=settings.num_threads, clock=time.monotonic)
         self._ids = itertools.count()
+        self._queue_lock = threading.Lock()
+        self._num_joined_queue = 0
         self._loop.start()
 
     @classmethod
@@ -111,12 +113,7 @@ class Engine:
         Raises: RequestError (with the field), PromptTooLong, Overloaded, EngineStopped.
         """
         max_new_tokens = self._check(request)
-        stats = self._stepper.stats
-        if len(self._stepper.jobs) - len(self._stepper.scheduler.running) >= self.settings.queue_length:
-            stats.num_refused += 1
-            raise Overloaded(
-                f"The queue is full ({self.settings.queue_length} requests wait). Try again later.", retry_after_s=1.0
-            )
+        self._join_queue()
         namespace = namespace_of(model_digest=self.spec.digest, tenant=request.tenant)
         sequences = [
             Sequence(request, index, namespace=namespace, max_new_tokens=max_new_tokens)
@@ -124,7 +121,8 @@ class Engine:
         ]
         stream = Stream(request, abort=self._loop.abort)
         job = Job(request, stream, now=time.monotonic())
-        self._loop.post(lambda stepper: stepper.add(job, sequences))
+        self._stepper.prepare(job, sequences)
+        self._loop.post(lambda stepper: stepper.add(job))
         return stream
 
     def generate(
@@ -156,7 +154,7 @@ class Engine:
         """Turn a prompt into token ids [num_tokens]. Messages go through the model's chat template."""
         if isinstance(prompt, str):
             ids = self.tokenizer(prompt).input_ids
-        elif prompt and isinstance(prompt[0], Mapping):
+        elif len(prompt) and isinstance(prompt[0], Mapping):
             text = self.tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True)
             ids = self.tokenizer(text, add_special_tokens=False).input_ids
         else:
@@ -185,6 +183,22 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _join_queue(self) -> None:
+        """Count a request among the waiting ones, those that the engine's thread has not seen yet included.
+
+        Raises: Overloaded.
+        """
+        stepper, settings = self._stepper, self.settings
+        with self._queue_lock:
+            num_waiting = self._num_joined_queue - stepper.num_left_queue
+            num_seats = max(0, settings.max_sequences - len(stepper.scheduler.running))
+            if num_waiting >= settings.queue_length + num_seats:
+                stepper.stats.num_refused += 1
+                raise Overloaded(
+                    f"The queue is full ({settings.queue_length} requests wait). Try again later.", retry_after_s=1.0
+                )
+            self._num_joined_queue += 1
+
     def _start(self, prompt: Prompt, sampling: Sampling | None, tenant: Tenant, changes: dict[str, Any]) -> Stream:
         chosen = dataclasses.replace(sampling or Sampling(), **changes)
         request_id = RequestId(f"local-{next(self._ids)}")
@@ -198,7 +212,7 @@ class Engine:
                 self._num_slots,
                 policy=POLICIES[settings.policy](),
                 clock=time.monotonic,
-                listener=self._count_evictions,
+                listener=self._count,
             )
         else:
             cache = NoReuse(self._num_slots, clock=time.monotonic)
@@ -209,9 +223,11 @@ class Engine:
         limits = Limits(max_step_tokens, settings.max_sequences, why_no_reuse)
         return Stepper(loaded, cache, runner, limits=limits, clock=time.monotonic)
 
-    def _count_evictions(self, event: Event) -> None:
+    def _count(self, event: Event) -> None:
         if isinstance(event, Evicted):
             self._stepper.stats.num_evicted_tokens += event.num_tokens
+        elif isinstance(event, Stored):
+            self._stepper.stats.num_written_tokens += event.num_tokens
 
     def _why_no_reuse(self) -> StopReason | None:
         if self.spec.not_cacheable_because is not None:
