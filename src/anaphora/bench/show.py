@@ -1,0 +1,76 @@
+"""Run a benchmark and print what it found. What `anaphora bench` calls."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from anaphora.bench.kernels import (
+    Comparison,
+    Heads,
+    compare_cuts,
+    compare_linears,
+    compare_sharing,
+    linear_shapes,
+)
+from anaphora.bench.lines import Line
+from anaphora.bench.machine import this_machine
+from anaphora.bench.pair import plain_copy
+from anaphora.bench.report import table_of, write_files
+from anaphora.bench.suite import FULL, QUICK, run_suite
+
+
+def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache_dir: Path | None) -> bool:
+    """Run the main benchmark, print the table, write the files; answer whether every target was met."""
+    console = Console()
+    plan = dataclasses.replace(QUICK if quick else FULL, with_floor=with_floor)
+    lines: list[Line] = []
+    with console.status("") as status:
+        for line in run_suite(
+            model, plan, cache_dir=cache_dir, progress=lambda doing: status.update(f"Measuring: {doing}")
+        ):
+            console.print(f"{line.name}: {line.value:.3g} {line.unit}  {line.verdict}", highlight=False)
+            lines.append(line)
+    machine = this_machine()
+    console.print(table_of(lines, machine))
+    for path in write_files(lines, machine, output, name="quick" if quick else "bench"):
+        console.print(f"Wrote {path}")
+    return all(line.verdict != "FAIL" for line in lines)
+
+
+def show_linears(model: str, *, cache_dir: Path | None) -> None:
+    """Print packed against plain linear layers."""
+    shapes = linear_shapes(plain_copy(model, cache_dir).model)
+    _print("PackedLinear against torch.nn.functional.linear", ("packed", "F.linear"), compare_linears(shapes))
+
+
+def show_attention(model: str, *, cache_dir: Path | None) -> None:
+    """Print halves against whole reads, and shared against separate reads."""
+    spec = plain_copy(model, cache_dir).spec
+    heads = Heads(spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, spec.head_dim)
+    _print("Reading the past in halves, or whole", ("halves", "whole"), compare_cuts(heads))
+    _print("One row each of several sequences", ("together", "apart"), compare_sharing(heads))
+
+
+def show_core() -> None:
+    """Print the index's numbers."""
+    from anaphora.bench.core_index import measure
+
+    table = Table(title="Index", caption=this_machine().stamp, title_justify="left")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for name, value in dataclasses.asdict(measure()).items():
+        table.add_row(name.replace("_", " "), f"{value:,.4g}")
+    Console().print(table)
+
+
+def _print(title: str, names: tuple[str, str], found: Sequence[Comparison]) -> None:
+    table = Table(title=title, caption=this_machine().stamp, title_justify="left")
+    table.add_column("what")
+    for heading in (*(f"{name}, us" for name in names), "times as fast"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        table.add_row(one.what, f"{one.ours_us:,.0f}", f"{one.other_us:,.0f}", f"{one.gain:.2f}")
+    Console().print(table)

@@ -1,0 +1,66 @@
+"""`anaphora bench`: measure this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anaphora.config import Settings, load_settings
+
+app = typer.Typer(invoke_without_command=True)
+
+Model = Annotated[
+    str | None, typer.Option(help="A named model, a folder, a .gguf file or a hub id.", show_default=False)
+]
+
+
+def _settings(model: str | None) -> Settings:
+    return load_settings({"model": model})
+
+
+@app.callback()
+def main(
+    context: typer.Context,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs: under a minute, rough.")] = False,
+    floor: Annotated[bool, typer.Option("--floor", help="Also compare with what the hardware can do.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench-results"),
+    model: Model = None,
+) -> None:
+    """Compare hits with cold runs and with plain Transformers, side by side in one run.
+
+    Exit status 1 if a target is missed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from anaphora.bench.show import show_suite
+
+    settings = _settings(model)
+    if not show_suite(settings.model, quick=quick, with_floor=floor, output=output, cache_dir=settings.cache_dir):
+        raise typer.Exit(1)
+
+
+@app.command()
+def linear(model: Model = None) -> None:
+    """Compare packed linear layers with torch's own, for the model's shapes and from 1 to 1,024 rows."""
+    from anaphora.bench.show import show_linears
+
+    settings = _settings(model)
+    show_linears(settings.model, cache_dir=settings.cache_dir)
+
+
+@app.command()
+def attention(model: Model = None) -> None:
+    """Compare ways to read cached keys: in halves or whole, together or apart."""
+    from anaphora.bench.show import show_attention
+
+    settings = _settings(model)
+    show_attention(settings.model, cache_dir=settings.cache_dir)
+
+
+@app.command()
+def core() -> None:
+    """Measure the index: match and lease of a long prompt, eviction, memory for each token."""
+    from anaphora.bench.show import show_core
+
+    show_core()
