@@ -96,11 +96,11 @@ class Heads:
         return [(self.keys(num_tokens), self.keys(num_tokens)) for _ in range(num_layers)]
 
 
-def compare_cuts(heads: Heads, *, num_rounds: int = 7) -> list[Comparison]:
+def compare_cuts(heads: Heads, *, past_tokens: Sequence[int] = PAST_TOKENS, num_rounds: int = 7) -> list[Comparison]:
     """Time reading the past in two halves at once against reading it whole, for a few rows."""
     found = []
     with torch.inference_mode():
-        for num_tokens in PAST_TOKENS:
+        for num_tokens in past_tokens:
             layers = heads.layers(num_tokens)
             for num_rows in QUERY_ROWS:
                 query = heads.query(num_rows)
@@ -113,7 +113,9 @@ def compare_cuts(heads: Heads, *, num_rounds: int = 7) -> list[Comparison]:
     return found
 
 
-def compare_sharing(heads: Heads, *, num_private: int = 64, num_rounds: int = 7) -> list[Comparison]:
+def compare_sharing(
+    heads: Heads, *, shared_tokens: Sequence[int] = SHARED_TOKENS, num_private: int = 64, num_rounds: int = 7
+) -> list[Comparison]:
     """Time one read of a shared run for all its readers against one read by each, one row a reader.
 
     Each reader has `num_private` tokens of its own behind the shared ones. Read together, these take a call and a
@@ -121,7 +123,7 @@ def compare_sharing(heads: Heads, *, num_private: int = 64, num_rounds: int = 7)
     """
     found = []
     with torch.inference_mode():
-        for num_shared in SHARED_TOKENS:
+        for num_shared in shared_tokens:
             layers = heads.layers(num_shared + num_private)
             for num_readers in READERS:
                 queries = [heads.query(1) for _ in range(num_readers)]
@@ -132,22 +134,23 @@ def compare_sharing(heads: Heads, *, num_private: int = 64, num_rounds: int = 7)
     return found
 
 
-def _read_together(queries: list[Tensor], layer: Layer, num_shared: int) -> None:
+def _read_together(queries: list[Tensor], layer: Layer, num_shared: int) -> list[Tensor]:
     kernel, (keys, values), scale = CpuFlashKernel(), layer, queries[0].shape[-1] ** -0.5
     shared = kernel.past(torch.cat(queries, dim=2), keys[:, :num_shared], values[:, :num_shared], scale)
+    answers = []
     for index, query in enumerate(queries):
         own = kernel.past(query, keys[:, num_shared:], values[:, num_shared:], scale)
         row = slice(index, index + 1)
-        merge([*own, *(Piece(piece.out[:, :, row], piece.lse[:, :, row]) for piece in shared)])
+        answers.append(merge([*own, *(Piece(piece.out[:, :, row], piece.lse[:, :, row]) for piece in shared)]))
+    return answers
 
 
-def _read_apart(queries: list[Tensor], layer: Layer) -> None:
-    for query in queries:
-        _attend(CpuFlashKernel(), query, layer)
+def _read_apart(queries: list[Tensor], layer: Layer) -> list[Tensor]:
+    return [_attend(CpuFlashKernel(), query, layer) for query in queries]
 
 
-def _attend(kernel: CpuFlashKernel, query: Tensor, layer: Layer) -> None:
-    merge(kernel.past(query, *layer, query.shape[-1] ** -0.5))
+def _attend(kernel: CpuFlashKernel, query: Tensor, layer: Layer) -> Tensor:
+    return merge(kernel.past(query, *layer, query.shape[-1] ** -0.5))
 
 
 def _compare(

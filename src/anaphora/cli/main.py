@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import anaphora
-from anaphora.cli import bench, chat, models, serve
+from anaphora.cli import bench, chat, demo, models, serve
 from anaphora.errors import AnaphoraError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ def _root(
     pass
 
 
+app.command()(demo.demo)
 app.command()(serve.serve)
 app.command()(chat.chat)
 app.add_typer(models.app, name="models")
