@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anaphora.errors import ModelUnavailable
+from anaphora.config import load_settings
 
 if TYPE_CHECKING:
     from anaphora.engine.models.facts import ModelFacts
@@ -16,7 +16,7 @@ _CacheDir = Annotated[
     Path | None,
     typer.Option(
         "--cache-dir",
-        help="Folder that models are kept in; by default the user's cache folder.",
+        help="Folder that models are kept in; by default ANAPHORA_CACHE_DIR or the user's cache folder.",
         show_default=False,
     ),
 ]
@@ -59,21 +59,16 @@ def inspect(model: _Model = "", cache_dir: _CacheDir = None) -> None:
 
 
 def _facts(model: str, cache_dir: Path | None) -> "ModelFacts":
-    """Load a model on the CPU and gather its facts. Ends the command with status 1 where it can't be had."""
+    """Load a model on the CPU and gather its facts."""
     import torch
 
     from anaphora.engine.models.catalog import DEFAULT_MODEL
     from anaphora.engine.models.facts import facts_of
     from anaphora.engine.models.loading import load_model
 
-    try:
-        return facts_of(load_model(model or DEFAULT_MODEL, cache_dir=_folder(cache_dir), device=torch.device("cpu")))
-    except ModelUnavailable as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+    folder = _folder(cache_dir)
+    return facts_of(load_model(model or DEFAULT_MODEL, cache_dir=folder, device=torch.device("cpu")))
 
 
 def _folder(cache_dir: Path | None) -> Path:
-    from anaphora.engine.models.fetch import default_cache_dir
-
-    return cache_dir or default_cache_dir()
+    return load_settings({"cache_dir": cache_dir}).cache_dir

@@ -104,9 +104,7 @@ def byte_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     backend = Tokenizer(BPE({token: index for index, token in enumerate(tokens)}, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS]
-    )
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<|endoftext|>",
@@ -194,9 +192,7 @@ def _opt(sizes: _Sizes) -> Any:
 
 
 def _mamba(sizes: _Sizes) -> Any:
-    return transformers.MambaConfig(
-        vocab_size=sizes["vocab_size"], hidden_size=64, state_size=8, num_hidden_layers=2
-    )
+    return transformers.MambaConfig(vocab_size=sizes["vocab_size"], hidden_size=64, state_size=8, num_hidden_layers=2)
 
 
 def _bloom(sizes: _Sizes) -> Any:

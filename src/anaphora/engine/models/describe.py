@@ -1,6 +1,5 @@
 """Read a loaded model's facts off its settings, its tokenizer and its layers."""
 
-import logging
 from typing import Any
 
 import torch
@@ -8,8 +7,6 @@ import torch
 from anaphora.engine.models.cacheable import why_not_cacheable
 from anaphora.engine.models.digest import model_digest
 from anaphora.engine.models.spec import LoadedModel, ModelSpec
-
-_log = logging.getLogger(__name__)
 
 UNBOUNDED_CONTEXT = 1 << 20
 """Tokens of context of a model whose settings name no limit (recurrent ones): large, but finite."""
@@ -40,7 +37,7 @@ def loaded_model(
         num_kv_heads=num_kv_heads,
         head_dim=_first(text, "head_dim", default=max(1, hidden_size // num_heads)),
         vocab_size=_vocab_size(model, text),
-        max_context=_max_context(text, tokenizer, name),
+        max_context=_max_context(text, tokenizer),
         end_token_ids=_end_token_ids(model, tokenizer),
         digest=digest,
         not_cacheable_because=why_not_cacheable(type(model), model.config),
@@ -72,31 +69,9 @@ def _vocab_size(model: Any, text: Any) -> int:
     return _first(text, "vocab_size", default=1)
 
 
-def _max_context(text: Any, tokenizer: Any, name: str) -> int:
+def _max_context(text: Any, tokenizer: Any) -> int:
     limit = _first(text, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0)
-    if limit == 0:
-        limit = min(int(tokenizer.model_max_length), UNBOUNDED_CONTEXT)
-    short = _short_context(getattr(text, "rope_parameters", None))
-    if short is not None and short < limit:
-        # With "longrope" every key changes once a sequence outgrows the original length. Below it none does.
-        _log.warning(
-            "%s: context held to %d of %d tokens: beyond that its positions (longrope) change for all tokens",
-            name,
-            short,
-            limit,
-        )
-        return short
-    return limit
-
-
-def _short_context(rope: Any) -> int | None:
-    if not isinstance(rope, dict):
-        return None
-    if rope.get("rope_type") == "longrope":
-        value = rope.get("original_max_position_embeddings")
-        return int(value) if value else None
-    found = [_short_context(part) for part in rope.values() if isinstance(part, dict)]
-    return min((value for value in found if value is not None), default=None)
+    return limit or min(int(tokenizer.model_max_length), UNBOUNDED_CONTEXT)
 
 
 def _end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -85,7 +85,10 @@ def _dequantise(path: Path, dtype: torch.dtype) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(str(path.parent), **arguments)
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise ModelUnavailable(f"Transformers can't load {path}: {error}") from error
+        raise ModelUnavailable(
+            f"Transformers can't load {path}: {error}. Is the file whole, and its architecture one that Transformers "
+            "reads from GGUF files?"
+        ) from error
 
 
 def pre_tokenizer_name(tokenizer: Any) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -56,7 +57,7 @@ def load_model(
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(located.folder))
             model = AutoModelForCausalLM.from_pretrained(str(located.folder), dtype=dtype)
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             raise ModelUnavailable(f"{source} was found in {located.folder} but can't be loaded: {error}") from error
         return loaded_model(
             model.to(device),
