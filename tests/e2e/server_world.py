@@ -24,6 +24,7 @@ class Server:
 
     url: str
     open_clients: contextlib.ExitStack
+    stop: Callable[[], None]  # asks it to stop, as an operator does
 
     def openai(self, key: str = "red-key") -> openai.OpenAI:
         return self.open_clients.enter_context(openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0))
@@ -60,7 +61,7 @@ def running_server(*flags: str) -> Iterator[Server]:
             assert process.stderr is not None
             pytest.fail(f"the server did not start: {''.join(lines)}{process.stderr.read()}")
         with contextlib.ExitStack() as clients:
-            yield Server(line.split()[-1], clients)
+            yield Server(line.split()[-1], clients, process.terminate)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert process.returncode in (0, -signal.SIGTERM)

@@ -1,5 +1,6 @@
 """Bad input, wrong keys, full queues and clients that leave: each gets its own answer, and nothing else is lost."""
 
+import contextlib
 import threading
 from typing import Any
 
@@ -7,7 +8,7 @@ import anthropic
 import httpx
 import openai
 import pytest
-from server_world import MODEL, Server
+from server_world import MODEL, Server, running_server
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 IMAGE: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
@@ -131,3 +132,14 @@ def test_full_queue_is_said_in_both_shapes_and_those_within_are_answered(narrow:
     assert int(overloaded.value.response.headers["retry-after"]) >= 1
     assert answers
     assert answers[0]
+
+
+def test_server_that_is_stopped_ends_running_requests_with_an_error_in_shape() -> None:
+    with contextlib.contextmanager(running_server)("--shutdown-timeout-s", "0") as stopping:
+        stream: Any = stopping.openai().chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        stopping.stop()
+        with pytest.raises(openai.APIError, match="engine was closed"):
+            list(stream)

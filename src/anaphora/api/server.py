@@ -1,5 +1,6 @@
 """Run the application with uvicorn: one process, the engine's thread beside the HTTP loop."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from anaphora.api.auth import keys_of
 from anaphora.config import Settings
 from anaphora.engine.engine import Engine
 
+_LAST_WORDS_S = 10
+"""Time for the last error messages to go out after the engine was closed; then connections are cut."""
+
 
 def serve(settings: Settings) -> None:
     """Load the model and serve it until SIGTERM or SIGINT.
 
-    Running requests get `shutdown_timeout_s` to finish; then the engine is closed.
+    Running requests get `shutdown_timeout_s` to finish; those left are ended with an error in their protocol's shape.
     Raises: ModelUnavailable, SettingsError.
     """
     engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
@@ -28,11 +32,13 @@ def serve(settings: Settings) -> None:
             port=settings.port,
             log_level="warning",
             access_log=False,
-            timeout_graceful_shutdown=settings.shutdown_timeout_s,
+            timeout_graceful_shutdown=settings.shutdown_timeout_s + _LAST_WORDS_S,
             server_header=False,
         )
         logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        AnnouncingServer(config, lambda url: announce(url, engine)).run()
+        server = AnnouncingServer(config, lambda url: announce(url, engine))
+        server.at_deadline(settings.shutdown_timeout_s, engine.close)
+        server.run()
     finally:
         engine.close()
 
@@ -56,11 +62,18 @@ def announce(url: str, engine: Engine) -> None:
 
 
 class AnnouncingServer(uvicorn.Server):
-    """A uvicorn server that says at which URL it listens, once it does."""
+    """A uvicorn server that says at which URL it listens, and ends what still runs when it is told to stop."""
 
     def __init__(self, config: uvicorn.Config, when_ready: Callable[[str], None]) -> None:
         super().__init__(config)
         self._when_ready = when_ready
+        self._grace_s = 0.0
+        self._end_requests: Callable[[], None] | None = None
+
+    def at_deadline(self, grace_s: float, end_requests: Callable[[], None]) -> None:
+        """Call `end_requests`, in a thread, when requests still run `grace_s` after the signal to stop."""
+        self._grace_s = grace_s
+        self._end_requests = end_requests
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -68,3 +81,15 @@ class AnnouncingServer(uvicorn.Server):
             listening = self.servers[0].sockets[0]
             host, port = listening.getsockname()[:2]
             self._when_ready(f"http://[{host}]:{port}" if listening.family == AF_INET6 else f"http://{host}:{port}")
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_after_grace())
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_after_grace(self) -> None:
+        await asyncio.sleep(self._grace_s)
+        if self._end_requests is not None:
+            await asyncio.to_thread(self._end_requests)
