@@ -67,6 +67,7 @@ class Engine:
         """
         self.settings = settings
         self.tokenizer = loaded.tokenizer
+        _check_settings(settings)
         num_slots = _num_slots(loaded, settings)
         max_context = min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context)
         loaded = dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, max_context=max_context))
@@ -159,7 +160,10 @@ class Engine:
             ids = self.tokenizer(text, add_special_tokens=False).input_ids
         else:
             ids = list(prompt)
-        return np.asarray(ids, dtype=np.int32)
+        try:
+            return np.asarray(ids, dtype=np.int32)
+        except OverflowError as error:
+            raise RequestError(f"The prompt has token ids that no vocabulary has: {error}.", field="prompt") from error
 
     def stats(self) -> EngineStats:
         """Count what the engine did so far and what it holds now. Thread-safe; a snapshot, not a lock."""
@@ -216,11 +220,11 @@ class Engine:
             )
         else:
             cache = NoReuse(self._num_slots, clock=time.monotonic)
-        # A recurrent model takes its prompt in one piece.
-        max_step_tokens = settings.max_step_tokens
-        if self.spec.not_cacheable_because is not None:
-            max_step_tokens = max(max_step_tokens, self.spec.max_context)
-        limits = Limits(max_step_tokens, settings.max_sequences, why_no_reuse)
+        max_step_tokens, min_first_chunk = settings.max_step_tokens, 1
+        if self.spec.not_cacheable_because is not None:  # a recurrent model takes its prompt in one piece
+            min_first_chunk = self.spec.max_context
+            max_step_tokens = max(max_step_tokens, self.spec.max_context + settings.max_sequences)
+        limits = Limits(max_step_tokens, settings.max_sequences, min_first_chunk, why_no_reuse)
         return Stepper(loaded, cache, runner, limits=limits, clock=time.monotonic)
 
     def _count(self, event: Event) -> None:
@@ -272,6 +276,15 @@ class Engine:
         return room if asked is None else asked
 
 
+def _check_settings(settings: EngineSettings) -> None:
+    if settings.policy not in POLICIES:
+        raise SettingsError(f"policy = {settings.policy!r} is unknown. Choose one of: {', '.join(sorted(POLICIES))}.")
+    for name in ("max_step_tokens", "max_sequences", "queue_length", "max_context", "num_threads"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} = {value} is not allowed: it has to be 1 or more.")
+
+
 def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:
     """Turn the byte budget into slots. The default is a quarter of the memory that is free now."""
     per_token = loaded.spec.kv_bytes_per_token(loaded.dtype)
@@ -284,8 +297,6 @@ def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:
             f"kv_pool_bytes = {budget} holds {num_slots} tokens of {loaded.spec.name} ({per_token} bytes each); "
             f"the least is {MIN_SLOTS} tokens, {MIN_SLOTS * per_token} bytes."
         )
-    if settings.policy not in POLICIES:
-        raise SettingsError(f"policy = {settings.policy!r} is unknown. Choose one of: {', '.join(sorted(POLICIES))}.")
     return num_slots
 
 

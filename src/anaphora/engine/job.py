@@ -1,7 +1,5 @@
 """One request while the engine works on it: its sequences, their text, and its account."""
 
-from collections.abc import Iterable
-
 from anaphora.engine.detokenise import Detokeniser, TokenTexts
 from anaphora.engine.request import Delta, FinishReason, GenerationRequest, Receipt, StopReason, TokenLogprob
 from anaphora.engine.sampler import Scored, TokenChooser
@@ -21,7 +19,7 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         sampling = sequence.request.sampling
         self._texts = texts
-        self._ends = ends.union(sampling.stop_token_ids) if not sampling.ignore_end else frozenset()
+        self._ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_end else ends)
         self._detokeniser = Detokeniser(tokenizer, sequence.request.tokens[-8:].tolist(), texts=texts)
         self._scanner = StopScanner(sampling.stop)
 
@@ -74,7 +72,6 @@ class Job:
         self.stream = stream
         self.answers: list[Answer] = []
         self.num_reused: int | None = None  # None: not started
-        self.num_written = 0
         self.stop_reason: StopReason = "nothing_cached"
         self.prompt_scores: list[Scored] = []  # of tokens 1, 2, ... as far as known
         self._submitted_at = now
@@ -94,13 +91,12 @@ class Job:
         if self.num_reused is None:
             self.num_reused, self.stop_reason, self._started_at = num_reused, stop_reason, now
 
-    def deliver(self, deltas: Iterable[Delta], *, now: float) -> None:
-        """Send deltas to the reader, with the receipt as it stands."""
-        if self._first_token_at is None:
+    def deliver(self, delta: Delta, *, now: float) -> None:
+        """Send a delta to the reader, with the receipt as it stands."""
+        if self._first_token_at is None and delta.token_ids:
             self._first_token_at = now
         self.stream.receipt = self.receipt(now=now)
-        for delta in deltas:
-            self.stream.put(delta)
+        self.stream.put(delta)
 
     def receipt(self, *, now: float) -> Receipt:
         """Account for the request as of now."""
@@ -111,7 +107,7 @@ class Job:
             num_prompt_tokens=num_prompt,
             num_reused_tokens=num_reused,
             num_computed_tokens=num_prompt - num_reused,
-            num_written_tokens=self.num_written,
+            num_written_tokens=sum(answer.sequence.num_written for answer in self.answers),
             num_generated_tokens=sum(answer.sequence.num_generated for answer in self.answers),
             source="device" if num_reused else "none",
             stop_reason=self.stop_reason,

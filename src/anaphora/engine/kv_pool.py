@@ -1,12 +1,13 @@
 """The device pool: per layer one tensor of keys and one of values, addressed by slot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from anaphora.core.extent import Extent
 from anaphora.engine.models.spec import ModelSpec
+from anaphora.engine.step import Write
 
 
 class KvPool:
@@ -25,6 +26,19 @@ class KvPool:
     @property
     def size_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    def is_finite(self, writes: Iterable[Write]) -> bool:
+        """Say whether what was written is made of numbers, infinity excluded.
+
+        The last layer stands for all: what is not a number in one layer makes the same token's keys and values
+        not numbers in every layer above it.
+        """
+        found = [
+            torch.isfinite(tensor[:, write.slot_start : write.slot_start + write.length]).all()
+            for write in writes
+            for tensor in (self.keys[-1], self.values[-1])
+        ]
+        return bool(torch.stack(found).all())
 
 
 def gather(

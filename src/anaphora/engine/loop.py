@@ -9,7 +9,7 @@ import torch
 from anaphora.engine.job import Job
 from anaphora.engine.stepper import Stepper
 from anaphora.engine.stream import Stream
-from anaphora.errors import EngineStopped, RequestTimeout
+from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped, RequestTimeout
 
 log = logging.getLogger("anaphora")
 
@@ -68,16 +68,32 @@ class EngineLoop:
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)  # OpenMP keeps this per thread
         with torch.inference_mode():
-            while True:
-                orders, is_stopping = self._next_orders()
-                for order in orders:
-                    order(self._stepper)
-                if is_stopping:
-                    break
+            while self._turn():
+                pass
+        self._end_all(lambda: EngineStopped("The engine was closed while this request was in flight."))
+
+    def _turn(self) -> bool:
+        """Carry out orders and make a step; False when the engine is to stop.
+
+        What fails here is a fault of the engine's own: the requests in flight are lost, later ones are served.
+        """
+        orders, is_stopping = self._next_orders()
+        try:
+            for order in orders:
+                order(self._stepper)
+            if not is_stopping:
                 self._expire()
                 self._has_worked |= self._stepper.step()
+        except Exception as error:
+            log.exception("The engine failed between two steps. Please report this.")
+            reason = f"The engine failed: {error}"
+            self._stepper.stats.num_failed += len(self._stepper.jobs)
+            self._end_all(lambda: EngineFailure(reason))
+        return not is_stopping
+
+    def _end_all(self, error: Callable[[], AnaphoraError]) -> None:
         for job in list(self._stepper.jobs.values()):
-            self._stepper.end(job, EngineStopped("The engine was closed while this request was in flight."))
+            self._stepper.end(job, error())
 
     def _next_orders(self) -> tuple[list[Order], bool]:
         """Wait until there is something to do."""

@@ -1,8 +1,9 @@
 """One ragged forward pass of a Transformers model over a step's rows."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from anaphora.engine.kv_pool import KvPool
 from anaphora.engine.linear import can_pack, pack_linears
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.step import StepPlan
+from anaphora.errors import EngineFailure
 
 _names = itertools.count()
 
@@ -47,14 +49,17 @@ class ExtentRunner:
         self.device = loaded.device
         self.attention = ExtentAttention(pool, kernel or kernel_for(loaded.device))
         name = f"anaphora_{next(_names)}"
-        AttentionInterface.register(name, self.attention)
+        AttentionInterface.register(name, _held_weakly(self.attention))
         AttentionMaskInterface.register(name, _no_mask)
         self.model.set_attn_implementation(name)
         self.num_packed = pack_linears(self.model) if can_pack(loaded.dtype, loaded.device) else 0
 
     def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
-        """See `Runner.run`. Cost: one forward pass. Raises whatever the model raises; slots of other sequences are
-        untouched then."""
+        """See `Runner.run`. Cost: one forward pass.
+
+        Raises: whatever the model raises; EngineFailure for keys or values that must not be kept. Slots of other
+        sequences are untouched then.
+        """
         self.attention.plan = plan
         try:
             output = self.model(
@@ -65,6 +70,8 @@ class ExtentRunner:
             )
         finally:
             self.attention.plan = None
+        if not self.attention.pool.is_finite(plan.writes):
+            raise EngineFailure("the model's keys or values are not numbers")
         logits: Tensor = output.logits[0]
         return logits
 
@@ -74,6 +81,18 @@ class ExtentRunner:
 
     def forget(self, sequence_id: int) -> None:
         """Nothing is kept outside the pool."""
+
+
+def _held_weakly(attention: ExtentAttention) -> Callable[..., Any]:
+    """Make a function for Transformers' registry, which keeps it for ever, that does not keep the pool alive."""
+    reference = ref(attention)
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        found = reference()
+        assert found is not None, "the model outlived the runner that it was set up for"
+        return found(*args, **kwargs)
+
+    return attend
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

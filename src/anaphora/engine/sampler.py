@@ -58,7 +58,8 @@ class TokenChooser:
             logits = self._adjusted(logits.clone())
         if self.sampling.temperature == 0:
             return int(logits.argmax())
-        return self._draw(logits / self.sampling.temperature)
+        # From the best one down, so that no temperature, however small, makes a score infinite.
+        return self._draw((logits - logits.max()) / self.sampling.temperature)
 
     def saw(self, token_id: int) -> None:
         """Count a token that was generated."""
@@ -77,7 +78,7 @@ class TokenChooser:
         if self._counts and (chosen.presence_penalty or chosen.frequency_penalty):
             counts = torch.tensor(list(self._counts.values()), dtype=torch.float32)
             logits[ids] -= chosen.presence_penalty + chosen.frequency_penalty * counts
-        return logits
+        return torch.nan_to_num_(logits)  # extreme settings may add up to infinity
 
     def _draw(self, logits: Tensor) -> int:
         chosen = self.sampling
@@ -96,15 +97,6 @@ class TokenChooser:
         drawn = self._random.random() * float(cumulative[num_kept - 1])
         place = int(torch.searchsorted(cumulative[:num_kept], drawn, right=True))
         return int(ids[min(place, num_kept - 1)])
-
-
-def choose_tokens(logits: Tensor, choosers: Sequence[TokenChooser]) -> list[int]:
-    """Pick a next token for each row of logits [num_rows, vocab_size]."""
-    if all(chooser.is_plain_greedy for chooser in choosers):
-        greedy: list[int] = logits.argmax(dim=-1).tolist()
-        return greedy
-    rows = logits.float().cpu()
-    return [chooser.choose(row) for chooser, row in zip(choosers, rows, strict=True)]
 
 
 def score(logits: Tensor, token_ids: Sequence[int], *, num_top: int) -> list[Scored]:

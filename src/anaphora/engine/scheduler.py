@@ -34,13 +34,19 @@ class Scheduler:
         *,
         max_step_tokens: int,
         max_sequences: int,
+        min_first_chunk: int = 1,
         reuse_limit: Callable[[Sequence], int] = lambda sequence: sequence.num_tokens - 1,
     ) -> None:
-        """`reuse_limit` bounds what a sequence may reuse; a forward pass needs one token, hence the default."""
+        """`reuse_limit` bounds what a sequence may reuse; a forward pass needs one token, hence the default.
+
+        A sequence starts only in a step that has room for `min_first_chunk` of its tokens, or for all of them: a value
+        that no prompt exceeds keeps every prompt in one piece.
+        """
         self._cache = cache
         self._reuse_limit = reuse_limit
         self._max_step_tokens = max_step_tokens
         self._max_sequences = max_sequences
+        self._min_first_chunk = min_first_chunk
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.num_preemptions = 0
@@ -90,6 +96,8 @@ class Scheduler:
                 budget -= num_rows
         while budget > 0 and self.waiting and len(self.running) < self._max_sequences:
             sequence = self.waiting[0]
+            if budget < min(self._min_first_chunk, sequence.num_tokens):
+                break
             lease = self._lease(sequence, max_reuse=self._reuse_limit(sequence))
             if lease is None:
                 assert self.running, "a sequence that fits the pool was refused by an empty one"
@@ -131,7 +139,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Send a running sequence back to the head of the queue. Its published tokens stay cached while they can."""
         assert sequence.lease is not None
-        self._cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
+        sequence.num_written += self._cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
         self.remove(sequence)
         sequence.num_computed = 0
         self.waiting.appendleft(sequence)

@@ -63,14 +63,12 @@ def _windows_missed(runner: ExtentRunner, loaded: LoadedModel) -> str | None:
     """Compare the windows that layers asked for with the configuration; the test prompt may be too short to tell."""
     config: Any = loaded.model.config.get_text_config(decoder=True)
     kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    if window is None or not getattr(config, "use_sliding_window", True):
-        return None
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     seen = runner.attention.windows_seen
-    sliding = [layer for layer in seen if kinds is None or kinds[layer] == "sliding_attention"]
-    if all(seen[layer] is not None for layer in sliding):
+    expected = {layer: window if kinds is None or kinds[layer] == "sliding_attention" else None for layer in seen}
+    if seen == expected:
         return None
-    return _sentence(loaded, "its layers have sliding windows that they do not pass on to attention")
+    return _sentence(loaded, "its layers' sliding windows are not those of its settings")
 
 
 def _sentence(loaded: LoadedModel, reason: str) -> str:

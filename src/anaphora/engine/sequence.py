@@ -33,6 +33,7 @@ class Sequence:
         self.max_new_tokens = max_new_tokens
         self.lease: Lease | None = None
         self.num_computed = 0
+        self.num_written = 0  # tokens that it published and nobody had before
         self.num_tokens = self.num_prompt
         self._tokens = np.empty(self.num_prompt + max_new_tokens, dtype=np.int32)
         self._tokens[: self.num_prompt] = request.tokens

@@ -1,8 +1,9 @@
 """Carry out one step: schedule, run the model, publish, sample, deliver. Single-threaded; `loop.py` drives it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AbstractSequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.prompt_scores import NUM_TOP, PromptScores
 from anaphora.engine.request import Delta, StopReason
 from anaphora.engine.runner import Runner
-from anaphora.engine.sampler import TokenChooser, choose_tokens, score
+from anaphora.engine.sampler import TokenChooser, score
 from anaphora.engine.scheduler import Scheduler, Share
 from anaphora.engine.sequence import Sequence
 from anaphora.engine.stats import EngineStats
@@ -30,6 +31,7 @@ log = logging.getLogger("anaphora")
 class Limits:
     max_step_tokens: int
     max_sequences: int
+    min_first_chunk: int  # see Scheduler
     why_no_reuse: StopReason | None  # None: the cache reuses
 
 
@@ -44,10 +46,12 @@ class Stepper:
             cache,
             max_step_tokens=limits.max_step_tokens,
             max_sequences=limits.max_sequences,
+            min_first_chunk=limits.min_first_chunk,
             reuse_limit=self._reuse_limit,
         )
         self.stats = EngineStats()
         self.jobs: dict[int, Job] = {}  # by id() of the stream
+        self.num_left_queue = 0  # jobs that were started, or ended before that; only ever goes up
         self._loaded = loaded
         self._runner = runner
         self._limits = limits
@@ -56,9 +60,8 @@ class Stepper:
         self._answers: dict[int, tuple[Job, Answer]] = {}  # by sequence id
         self._scores: PromptScores | None = None  # made when first asked for
 
-    def add(self, job: Job, sequences: AbstractSequence[Sequence]) -> None:
-        """Take a new job. Only its first sequence is queued: the others fork when the prompt is computed."""
-        self.jobs[id(job.stream)] = job
+    def prepare(self, job: Job, sequences: AbstractSequence[Sequence]) -> None:
+        """Give a job what turns its sequences' scores into text. Touches nothing else: for any thread."""
         for sequence in sequences:
             sampling = job.request.sampling
             vocab_size = self._loaded.spec.vocab_size
@@ -71,14 +74,20 @@ class Stepper:
                 ends=self._loaded.spec.end_token_ids,
             )
             job.answers.append(answer)
-            self._answers[sequence.id] = (job, answer)
-        self.scheduler.add(sequences[0])
+
+    def add(self, job: Job) -> None:
+        """Take a prepared job. Only its first sequence is queued: the others fork when the prompt is computed."""
+        self.jobs[id(job.stream)] = job
+        for answer in job.answers:
+            self._answers[answer.sequence.id] = (job, answer)
+        self.scheduler.add(job.answers[0].sequence)
         self.stats.num_requests += 1
 
     def end(self, job: Job, error: AnaphoraError | None = None) -> None:
         """Free all that a job holds and close its stream, with an error if it did not finish."""
         if self.jobs.pop(id(job.stream), None) is None:
             return
+        self.num_left_queue += job.num_reused is None
         for answer in job.answers:
             self._retire(answer.sequence)
             self._answers.pop(answer.sequence.id, None)
@@ -92,6 +101,7 @@ class Stepper:
         if id(job.stream) not in self.jobs:
             return
         self.stats.num_aborted += 1
+        job.stream.receipt = job.receipt(now=self._clock())
         for answer in job.answers:
             if answer.finish_reason is None:
                 job.stream.put(Delta(answer.sequence.index, "", (), finish_reason="abort"))
@@ -106,32 +116,45 @@ class Stepper:
         for share in shares:
             if id(share.sequence) not in before:
                 self._note_start(share.sequence)
+        self.stats.num_steps += 1
         try:
-            self._run(shares)
+            logits = self._compute(shares)
         except Exception as error:
             self._isolate(shares, error)
-        self.stats.num_steps += 1
+        else:
+            self._answer(_done(shares), logits)
         return True
 
     def _isolate(self, shares: list[Share], error: Exception) -> None:
-        """Run each share of a failed step by itself, and fail the requests whose own share fails."""
-        for share in shares:
-            if share.sequence.id not in self._answers or share.sequence.lease is None:
-                continue
-            if share.sequence.num_to_compute < share.num_rows:
-                continue  # it was done before the step failed
-            try:
-                if len(shares) > 1:
-                    self._run([share])
-                    continue
-                raise error
-            except Exception as own_error:
-                job, _ = self._answers[share.sequence.id]
-                log.exception("request %s failed in a step", job.request.request_id, exc_info=own_error)
-                self.stats.num_failed += 1
-                self.end(job, EngineFailure(f"The model failed on this request: {own_error}"))
+        """Run each share of a failed step by itself, and fail the requests whose own share fails.
 
-    def _run(self, shares: list[Share]) -> None:
+        Nothing of the failed step was noted, so every share stands where it stood.
+        """
+        for share in shares:
+            if share.sequence.id not in self._answers:
+                continue  # another share of its request failed
+            with self._failing_alone(share.sequence):
+                if len(shares) == 1:
+                    raise error
+                logits = self._compute([share])
+                self._answer(_done([share]), logits)
+
+    @contextmanager
+    def _failing_alone(self, sequence: Sequence) -> Iterator[None]:
+        """Let an exception cost no more than the sequence's own request."""
+        try:
+            yield
+        except Exception as error:
+            job, _ = self._answers[sequence.id]
+            log.exception("request %s failed in a step", job.request.request_id)
+            self.stats.num_failed += 1
+            self.end(job, EngineFailure(f"The model failed on this request: {error}"))
+
+    def _compute(self, shares: list[Share]) -> Tensor:  # [num_done, vocab_size]
+        """Run the model, note and publish what was computed; answer the scores of the shares that are done now.
+
+        Raises whatever the model raises; nothing is noted or published then.
+        """
         rows, tokens, positions = _batch(shares)
         plan = plan_step(rows)
         if self._scores is not None:
@@ -147,8 +170,7 @@ class Stepper:
             start += len(chosen)
         self._advance(shares)
         ends = np.cumsum([len(chosen) for chosen in wanted]) - 1
-        done = [(share, int(end)) for share, end in zip(shares, ends, strict=True) if not share.sequence.num_to_compute]
-        self._sample([share.sequence for share, _ in done], logits[[end for _, end in done]])
+        return logits[[int(end) for share, end in zip(shares, ends, strict=True) if not share.sequence.num_to_compute]]
 
     @staticmethod
     def _logit_rows(share: Share, rows: Rows) -> list[int]:
@@ -166,44 +188,50 @@ class Stepper:
             sequence.num_computed += share.num_rows
             if not was_decoding:
                 self._publish(sequence)
+            if sequence.is_scored:
+                self._keep_scores(sequence, num_rows=share.num_rows)
 
     def _publish(self, sequence: Sequence) -> None:
         assert sequence.lease is not None
-        job, _ = self._answers[sequence.id]
-        written = self.cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
-        job.num_written += written
-        self.stats.num_written_tokens += written
+        sequence.num_written += self.cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
 
-    def _sample(self, sequences: list[Sequence], logits: Tensor) -> None:
+    def _answer(self, sequences: list[Sequence], logits: Tensor) -> None:
         """Choose a next token for sequences whose known tokens are all computed; fork those with more answers."""
         for sequence, row in zip(list(sequences), logits, strict=True):
-            job, answer = self._answers[sequence.id]
             if sequence.index == 0 and not sequence.num_generated:
-                self._complete_prompt(job)
-                forks = self._fork(job)
-                sequences += forks
-                logits = torch.cat([logits, row.expand(len(forks), -1)])
-        choosing = [place for place, sequence in enumerate(sequences) if sequence.num_left]
-        choosers = [self._answers[sequences[place].id][1].chooser for place in choosing]
-        chosen = dict(zip(choosing, choose_tokens(logits[choosing], choosers) if choosing else [], strict=True))
-        for place, sequence in enumerate(sequences):
-            job, answer = self._answers[sequence.id]
-            if place in chosen:
-                self.stats.num_generated_tokens += 1
-                num_top = job.request.sampling.num_logprobs
-                scored = None
-                if num_top is not None:
-                    scored = score(logits[place : place + 1], [chosen[place]], num_top=num_top)[0]
-                delta = answer.take(chosen[place], scored)
-            else:
-                delta = answer.end_without_token()
-            self._deliver(job, answer, delta)
+                with self._failing_alone(sequence):
+                    job, _ = self._answers[sequence.id]
+                    self._complete_prompt(job)
+                    forks = self._fork(job)
+                    sequences += forks
+                    logits = torch.cat([logits, row.expand(len(forks), -1)])
+        choosers = [self._answers[s.id][1].chooser for s in sequences if s.id in self._answers]
+        if all(chooser.is_plain_greedy for chooser in choosers):
+            best: list[int | None] = logits.argmax(dim=-1).tolist()
+        else:
+            best, logits = [None] * len(sequences), logits.float().cpu()
+        for sequence, row, token_id in zip(sequences, logits, best, strict=True):
+            if sequence.id in self._answers:
+                with self._failing_alone(sequence):
+                    self._answer_one(sequence, row, token_id)
+
+    def _answer_one(self, sequence: Sequence, logits: Tensor, token_id: int | None) -> None:
+        """Add a token to one sequence: the given one, or one chosen from logits [vocab_size]."""
+        job, answer = self._answers[sequence.id]
+        if not sequence.num_left:
+            self._deliver(job, answer, answer.end_without_token())
+            return
+        chosen = answer.chooser.choose(logits) if token_id is None else token_id
+        num_top = job.request.sampling.num_logprobs
+        scored = None if num_top is None else score(logits[None], [chosen], num_top=num_top)[0]
+        self.stats.num_generated_tokens += 1
+        self._deliver(job, answer, answer.take(chosen, scored))
 
     def _deliver(self, job: Job, answer: Answer, delta: Delta) -> None:
         if answer.finish_reason is not None:
             self._publish(answer.sequence)
             self._retire(answer.sequence)
-        job.deliver([delta], now=self._clock())
+        job.deliver(delta, now=self._clock())
         if job.is_finished:
             self.stats.num_finished += 1
             self.end(job)
@@ -227,6 +255,7 @@ class Stepper:
         if job.num_reused is not None:
             return
         assert sequence.lease is not None
+        self.num_left_queue += 1
         num_reused = sequence.lease.num_reused
         job.start(num_reused, self._why_stopped(sequence, num_reused), now=self._clock())
         self.stats.num_prompt_tokens += sequence.num_prompt
@@ -236,9 +265,9 @@ class Stepper:
     def _why_stopped(self, sequence: Sequence, num_reused: int) -> StopReason:
         if self._limits.why_no_reuse is not None:
             return self._limits.why_no_reuse
-        if num_reused == sequence.num_prompt - 1:
-            return "whole_prompt"
         match = self.cache.peek(sequence.namespace, sequence.tokens)
+        if num_reused == sequence.num_prompt - 1 < match.num_tokens:
+            return "whole_prompt"
         if sequence.is_scored and match.num_tokens > num_reused:
             return "prompt_logprobs"
         if num_reused == 0:
@@ -263,30 +292,41 @@ class Stepper:
         return max(0, num_kept - 1)
 
     def _score_prompt(self, share: Share, rows: Rows, logits: Tensor) -> None:
-        """Score the prompt tokens that follow this chunk's rows, and keep the scores beside their slots."""
+        """Score the prompt tokens that follow this chunk's rows."""
         sequence = share.sequence
         job, _ = self._answers[sequence.id]
         following = sequence.tokens[rows.position + 1 : min(rows.position + rows.num_rows + 1, sequence.num_prompt)]
         asked = sequence.request.sampling.num_prompt_logprobs or 0
         if not following.size:
             return
-        scored = score(logits[: following.size], following.tolist(), num_top=max(NUM_TOP, asked))
+        assert len(job.prompt_scores) >= rows.position
+        job.prompt_scores[rows.position :] = score(
+            logits[: following.size], following.tolist(), num_top=max(NUM_TOP, asked)
+        )
+
+    def _keep_scores(self, sequence: Sequence, *, num_rows: int) -> None:
+        """Keep the scores of the last `num_rows` computed tokens beside their slots, as they are once published."""
+        job, _ = self._answers[sequence.id]
+        first = max(1, sequence.num_computed - num_rows)  # its score came from the row in front of this chunk
+        stop = min(sequence.num_computed, sequence.num_prompt)
         assert sequence.lease is not None
         assert self._scores is not None
-        first = rows.position + 1
         slots = [
             slot
-            for extent in extents_between(sequence.lease.extents, first, first + following.size)
+            for extent in extents_between(sequence.lease.extents, first, stop)
             for slot in range(extent.start, extent.stop)
         ]
-        for slot, one in zip(slots, scored, strict=True):
+        for slot, one in zip(slots, job.prompt_scores[first - 1 : stop - 1], strict=True):
             self._scores.keep(slot, one)
-        assert len(job.prompt_scores) >= rows.position
-        job.prompt_scores[rows.position :] = scored
 
     def _complete_prompt(self, job: Job) -> None:
         if job.request.sampling.num_prompt_logprobs is not None:
             job.set_prompt_logprobs(self._texts)
+
+
+def _done(shares: list[Share]) -> list[Sequence]:
+    """List the sequences that have nothing left to compute, once a step is noted."""
+    return [share.sequence for share in shares if not share.sequence.num_to_compute]
 
 
 def _batch(shares: list[Share]) -> tuple[list[Rows], np.ndarray, np.ndarray]:

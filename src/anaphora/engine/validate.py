@@ -21,6 +21,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "repetition_penalty": (lambda x: math.isfinite(x) and x > 0, "above 0"),
     "num_logprobs": (lambda x: x is None or 0 <= x <= MAX_LOGPROBS, f"from 0 to {MAX_LOGPROBS}"),
     "num_prompt_logprobs": (lambda x: x is None or 0 <= x <= MAX_LOGPROBS, f"from 0 to {MAX_LOGPROBS}"),
+    "seed": (lambda x: x is None or isinstance(x, int), "a whole number"),
     "num_sequences": (lambda x: 1 <= x <= MAX_SEQUENCES, f"from 1 to {MAX_SEQUENCES}"),
 }
 
