@@ -7,6 +7,7 @@ Reading and rendering run in a thread, so that a large body holds up nobody; the
 
 import asyncio
 import contextlib
+import hmac
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -174,7 +175,7 @@ class Api:
         wanted = self._settings.metrics_key
         if self._settings.keys.tenants or wanted is not None:
             given = key_of(request.headers)
-            if wanted is None or given is None or digest_of(given) != digest_of(wanted):
+            if wanted is None or given is None or not hmac.compare_digest(digest_of(given), digest_of(wanted)):
                 error = NotAuthenticated("/metrics needs the metrics key (setting metrics_key).")
                 return error_response(described(error, Protocol.OPENAI, ""))
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
