@@ -17,6 +17,9 @@ from torch import Tensor
 
 from anaphora.engine.request import Sampling
 
+MIN_TEMPERATURE = 1e-30
+"""Smaller ones count as this one: float32, in which logits are divided, would take them for 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -59,7 +62,7 @@ class TokenChooser:
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         # From the best one down, so that no temperature, however small, makes a score infinite.
-        return self._draw((logits - logits.max()) / self.sampling.temperature)
+        return self._draw((logits - logits.max()) / max(self.sampling.temperature, MIN_TEMPERATURE))
 
     def saw(self, token_id: int) -> None:
         """Count a token that was generated."""
