@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import Phi3Config, pipeline
 
 import anaphora
+from anaphora.bench.transformers_door import measure
 from anaphora.engine.engine import Engine
 from anaphora.engine.models.catalog import CATALOG, DEFAULT_MODEL
 from anaphora.engine.models.fetch import default_cache_dir, is_fetched
@@ -181,13 +182,34 @@ def test_random_prompts_over_a_small_pool_stay_exact(model: Any) -> None:
     assert num_moved > 5
 
 
-def test_sequence_that_outgrows_its_room_gets_more(prompts: PromptCache, model: Any) -> None:
+def test_sequence_that_outgrows_its_room_grows_in_place_or_moves(model: Any) -> None:
+    prompt, num_new = tokens(20), 30
+    with PromptCache(model, max_bytes=128 * BYTES_PER_TOKEN) as prompts:
+        for in_the_way in (False, True):
+            cache = prompts.attach(prompt, num_new_tokens=1)
+            first = cache.room.first_slot
+            other = prompts.attach(tokens(30, 1), num_new_tokens=1) if in_the_way else None
+            with cache:
+                found = greedy(model, prompt, num_new=num_new, cache=cache)
+                assert (cache.room.first_slot != first) == in_the_way
+            assert_same_answer(model, found, greedy(model, prompt, num_new=num_new))
+            assert cache.receipt.num_generated_tokens == num_new
+            if other is not None:
+                other.close()
+            prompts.check()
+            prompts.clear()
+
+
+def test_sequence_that_cannot_grow_is_refused_and_keeps_what_it_has(model: Any) -> None:
     prompt = tokens(20)
-    for seed in (1, 2):
-        with prompts.attach(prompt, num_new_tokens=1) as cache, prompts.attach(tokens(30, seed), num_new_tokens=1):
-            found = greedy(model, prompt, num_new=40, cache=cache)
-        assert_same_answer(model, found, greedy(model, prompt, num_new=40))
-        assert cache.receipt.num_generated_tokens == 40
+    with PromptCache(model, max_bytes=64 * BYTES_PER_TOKEN) as prompts:
+        cache = prompts.attach(prompt, num_new_tokens=1)
+        with prompts.attach(tokens(30, 1), num_new_tokens=1), torch.no_grad():
+            model(prompt, cache=cache)
+            with pytest.raises(Overloaded, match="num_new_tokens"):
+                model(tokens(20, 2), cache=cache)
+        cache.close()
+        assert attached(prompts, model, prompt, num_new=1).num_computed_tokens == 1
 
 
 def test_bytes_are_a_hard_cap_and_too_long_a_prompt_is_refused(model: Any) -> None:
@@ -347,8 +369,10 @@ def test_assisted_generation_takes_its_drafts_back(prompts: PromptCache, model: 
 
 def test_crop_into_the_shared_prefix_leaves_the_prefix_as_it_is(prompts: PromptCache, model: Any) -> None:
     prompt = tokens(20)
-    attached(prompts, model, prompt)
+    with torch.no_grad(), prompts.attach(prompt) as cache:
+        model(prompt, cache=cache)
     with torch.no_grad(), prompts.attach(joined(prompt, tokens(3))) as cache:
+        assert cache.room.num_shared == 20
         before = [layer.clone() for layer in cache.store.pool.keys]
         shared = cache.room.lease.extents[0]
         cache.crop(-10)
@@ -438,6 +462,35 @@ def test_another_prompt_than_the_attached_one_is_an_error(prompts: PromptCache, 
         greedy(model, joined(tokens(20), tokens(5, 1)), cache=cache)
     with pytest.raises(RequestError, match="no tokens"), prompts.attach(joined(tokens(20), tokens(5))) as cache:
         greedy(model, tokens(6, 1), cache=cache)
+
+
+def test_whole_prompt_that_differs_within_the_cached_prefix_is_an_error(prompts: PromptCache, model: Any) -> None:
+    prompt, other = tokens(20), tokens(20)
+    other[0, 3] += 1
+    attached(prompts, model, prompt)
+    with torch.no_grad(), prompts.attach(prompt) as cache:
+        positions = torch.arange(20)[None]
+        with pytest.raises(RequestError, match="not those that this cache holds"):
+            model(other, position_ids=positions, cache=cache, logits_to_keep=1)
+        found = model(prompt, position_ids=positions, cache=cache, logits_to_keep=1).logits
+        assert torch.allclose(found, model(prompt).logits[:, -1:], atol=1e-4)
+
+
+def test_transposed_weights_are_watched_too() -> None:
+    model = random_model("llama").model
+    weight = model.model.layers[0].self_attn.o_proj.weight
+    weight.data = weight.data.t().contiguous().t()
+    with PromptCache(model, max_bytes=MIB) as prompts:
+        attached(prompts, model, tokens(20))
+        weight.data.mul_(1.5)
+        assert attached(prompts, model, tokens(20)).num_reused_tokens == 0
+
+
+def test_answer_up_to_max_length_is_reserved_for(prompts: PromptCache, model: Any) -> None:
+    for _ in range(2):
+        found = prompts.generate(tokens(20), max_length=40, do_sample=False, eos_token_id=None, pad_token_id=0)
+        assert torch.equal(found, greedy(model, tokens(20), num_new=20))
+    assert prompts.counts().evictable == 39
 
 
 def test_another_model_or_a_part_of_one_is_an_error(prompts: PromptCache, model: Any) -> None:
@@ -663,3 +716,10 @@ def test_default_model_answers_as_without_the_cache() -> None:
         hit = attached(prompts, loaded.model, second, num_new=12)
         assert hit.num_computed_tokens < 12
         assert attached(prompts, loaded.model, first, num_new=12).num_computed_tokens == 1
+
+
+def test_bench_of_this_door_runs_and_answers_alike(model: Any) -> None:
+    numbers = measure(model, num_prefix=100, num_question=5, num_new=4, num_repeats=1)
+    assert numbers["same_tokens"] == 1.0
+    assert numbers["cold_to_hit"] == numbers["cold_ms"] / numbers["hit_ms"]
+    assert numbers["decode_ratio"] > 0

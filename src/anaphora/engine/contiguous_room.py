@@ -4,6 +4,7 @@ in place     cached prefix, leased | free slots right behind it          no byte
 moved        cached prefix ──copy──> | private slots, long enough for all |
 """
 
+import contextlib
 from collections import deque
 from threading import Lock
 
@@ -90,7 +91,7 @@ class ContiguousRoom:
             store.sweep()
             if self.num_shared <= start and self._grow(stop):
                 return
-            room = self._contiguous(max(stop, self.lease.num_slots))
+            room = self._longer(stop)
             self._copy(self.lease.extents, room, start)
             store.cache.release(self.lease)
             self.lease = room
@@ -142,6 +143,12 @@ class ContiguousRoom:
             if cache.grow(self.lease, num_tokens) is None:
                 break
         return stop <= self.num_slots
+
+    def _longer(self, stop: int) -> Lease:
+        if self.lease.num_slots > stop:
+            with contextlib.suppress(PromptTooLong, Overloaded):
+                return self._contiguous(self.lease.num_slots)
+        return self._contiguous(stop)
 
     def _contiguous(self, num_slots: int) -> Lease:
         """Lease private slots in one run, evicting twice as much each time until there is one."""

@@ -76,11 +76,12 @@ class PromptCache:
         self._remove_hooks = weakref.finalize(self, _remove, _add_hooks(model, self._store))
         self._test_itself()
 
-    def attach(self, input_ids: Tensor, *, num_new_tokens: int = DEFAULT_NEW_TOKENS) -> ReusingCache:
+    def attach(self, input_ids: Tensor, *, num_new_tokens: int | None = None) -> ReusingCache:
         """Lease the longest cached prefix of a prompt as the `cache` argument of `model.generate`. Use it in a `with`.
 
         `input_ids` ([1, num_tokens] or [num_tokens]) must be what generate is given. Room for `num_new_tokens` is
-        reserved behind the prompt; a sequence that needs more gets it if there is any. Leaving the block makes
+        reserved behind the prompt (None: 256, or 1 where that is too much); a sequence that needs more gets it if there
+        is any. Leaving the block makes
         everything computed in it reusable; an exception leaves nothing.
         Cost: 2 to 3 ms to look at the weights, and a copy of the prefix unless it stands in one run with room behind.
         Raises: RequestError, PromptTooLong, Overloaded, SettingsError.
@@ -97,7 +98,7 @@ class PromptCache:
             raise RequestError(_TRAINING)
         namespace, changes = self._namespace()
         whole = self._stop_reason(namespace, tokens)
-        room = ContiguousRoom(self._store, namespace, tokens, num_new_tokens=max(1, num_new_tokens))
+        room = self._room(namespace, tokens, num_new_tokens)
         reason = whole if room.num_reused else "nothing_cached"
         receipt = receipt_so_far(f"prompt-{next(self._ids)}", len(tokens), room.num_reused, reason)
         return ReusingCache(self._store, room, tokens, receipt=receipt, publish=self._publisher(changes))
@@ -152,6 +153,14 @@ class PromptCache:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _room(self, namespace: Namespace, tokens: Tokens, num_new_tokens: int | None) -> ContiguousRoom:
+        if num_new_tokens is not None:
+            return ContiguousRoom(self._store, namespace, tokens, num_new_tokens=max(1, num_new_tokens))
+        try:
+            return ContiguousRoom(self._store, namespace, tokens, num_new_tokens=DEFAULT_NEW_TOKENS)
+        except (PromptTooLong, Overloaded):
+            return ContiguousRoom(self._store, namespace, tokens, num_new_tokens=1)
 
     def _namespace(self) -> tuple[Namespace, int]:
         """Name the keys of the weights as they are now; forget those of earlier weights."""
