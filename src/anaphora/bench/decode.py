@@ -8,7 +8,7 @@ import torch
 
 from anaphora.bench.lines import Line, at_least
 from anaphora.bench.pair import Pair, Tokens
-from anaphora.bench.timing import interleaved, ratio, seconds
+from anaphora.bench.timing import interleaved, ratio
 from anaphora.engine.request import Sampling
 
 MIN_SPEED = at_least(1.3)
@@ -48,7 +48,7 @@ def decode_line(
 def _generate_s(pair: Pair, tokens: Tokens, cache: Any, num_new: int) -> float:
     """Time one call of `generate` that finds all but the last token in `cache`, and restore the cache."""
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
-    took = seconds(
+    timed = pair.on_engine_thread(
         lambda: pair.plain.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -59,4 +59,4 @@ def _generate_s(pair: Pair, tokens: Tokens, cache: Any, num_new: int) -> float:
         )
     )
     cache.crop(len(tokens) - 1 - cache.get_seq_length())  # a negative number: how many to drop
-    return took
+    return timed.took_s

@@ -18,6 +18,7 @@ from anaphora.engine.engine import Engine
 from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.models.loading import load_model
 from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.passing_thread import in_passing_thread
 from anaphora.engine.request import Receipt, Sampling
 from anaphora.engine.settings import EngineSettings
 
@@ -57,9 +58,9 @@ def show_demo(model: str, *, cache_dir: Path | None) -> bool:
     """Run it and print it; answer whether all scores equal a full recompute."""
     console = Console()
     folder = cache_dir or default_cache_dir()
-    loaded = load_model(model, cache_dir=folder, device=torch.device("cpu"))
+    loaded = in_passing_thread(lambda: load_model(model, cache_dir=folder, device=torch.device("cpu")))
     tape = ScoreTape(loaded.model)
-    with Engine(loaded, EngineSettings()) as engine:
+    with in_passing_thread(lambda: Engine(loaded, EngineSettings())) as engine:
         for line in engine.start_up_lines:
             console.print(line, highlight=False, soft_wrap=True)
         console.print(f"\nTwo questions over one system prompt, a store's handbook of {SYSTEM_TOKENS:,} tokens.\n")

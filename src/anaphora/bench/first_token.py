@@ -10,7 +10,7 @@ from typing import Any
 
 from anaphora.bench.lines import Line, at_least, at_most
 from anaphora.bench.pair import Pair, Tokens
-from anaphora.bench.timing import interleaved, ratio, seconds
+from anaphora.bench.timing import interleaved, ratio
 
 MAX_HIT = at_most(1.10)
 MAX_COLD = at_most(1.02)
@@ -51,28 +51,31 @@ class FirstTokens:
 def measure(pair: Pair, case: Case) -> FirstTokens:
     """Run one case. Asserts from the receipts that cold runs reused nothing and hits everything."""
     prompts: list[Tokens] = []
-    outputs: list[Any] = []
+    caches: list[Any] = []
 
     def plain_cold() -> float:
         # Both see the same prompt: whichever runs first in its round draws it.
-        return seconds(lambda: outputs.append(pair.forward(_next_prompt("plain"))))
+        prompt = next_prompt("plain")
+        caches.clear()  # one cache of a long prompt at a time
+        timed = pair.forward(prompt)
+        caches.append(timed.result)
+        return timed.took_s
 
     def engine_cold() -> float:
-        timing = pair.timed(_next_prompt("engine"))
+        timing = pair.timed(next_prompt("engine"))
         assert timing.receipt.num_reused_tokens == 0, timing.receipt
         return timing.first_token_s
 
     seen = {"plain": 0, "engine": 0}
 
-    def _next_prompt(who: str) -> Tokens:
+    def next_prompt(who: str) -> Tokens:
         if seen[who] == len(prompts):
             prompts.append(pair.fresh.draw(case.num_cached + case.num_new))
-            outputs.clear()  # one cache of a long prompt at a time
         seen[who] += 1
         return prompts[seen[who] - 1]
 
     cold, plain = interleaved(engine_cold, plain_cold, num_rounds=case.num_cold, num_warm_up=0)
-    prefix, cache = prompts[-1][: case.num_cached], outputs[-1].cache
+    prefix, cache = prompts[-1][: case.num_cached], caches[-1]
     cache.crop(-case.num_new)
     hit, bare = _hits(pair, case, prefix, cache)
     return FirstTokens(case, cold, plain, hit, bare, prefix, cache)
@@ -86,10 +89,9 @@ def _hits(pair: Pair, case: Case, prefix: Tokens, cache: Any) -> tuple[list[floa
         return timing.first_token_s
 
     def bare_hit() -> float:
-        tail = pair.fresh.draw(case.num_new)
-        took = seconds(lambda: pair.forward(tail, cache))
+        timed = pair.forward(pair.fresh.draw(case.num_new), cache)
         cache.crop(-case.num_new)
-        return took
+        return timed.took_s
 
     hit, bare = interleaved(engine_hit, bare_hit, num_rounds=case.num_hits, num_warm_up=2)
     return hit, bare

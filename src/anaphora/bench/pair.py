@@ -1,7 +1,8 @@
 """The two that are compared: the engine, and an untouched copy of its model run by Transformers alone."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ from anaphora.engine.engine import Engine
 from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.models.loading import load_model
 from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.passing_thread import in_passing_thread
 from anaphora.engine.request import GenerationRequest, Receipt, RequestId, Sampling
 from anaphora.engine.settings import EngineSettings
+from anaphora.engine.stepper import Stepper
 
 ONE_TOKEN = Sampling(max_tokens=1, temperature=0.0, ignore_end=True)
 
@@ -32,6 +35,14 @@ class Timing:
     first_token_s: float
     last_token_s: float
     receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How long a call took, and what it answered."""
+
+    took_s: float
+    result: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +63,30 @@ class Pair:
         """Join a prefix and tokens that no cached prompt goes on with."""
         return np.concatenate([prefix, self.fresh.draw(num_new)])
 
-    def forward(self, tokens: Tokens, cache: Any = None) -> Any:
-        """Run the plain model over tokens that follow those in `cache` (None: nothing); answer its output."""
+    def forward(self, tokens: Tokens, cache: Any = None) -> Timed:
+        """Time the plain model over tokens that follow those in `cache` (None: nothing)."""
         ids = torch.from_numpy(tokens).to(torch.int64)[None]
-        with torch.inference_mode():
-            return self.plain(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+        return self.on_engine_thread(
+            lambda: self.plain(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1).cache
+        )
+
+    def on_engine_thread(self, work: Callable[[], Any]) -> Timed:
+        """Time work of the plain model where the engine computes: same thread, same team of workers, same settings.
+
+        A second computing thread in one process would slow both (see `anaphora.engine.passing_thread`).
+        """
+        done: Future[Timed] = Future()
+
+        def order(stepper: Stepper) -> None:
+            try:
+                start = time.perf_counter()
+                result = work()
+                done.set_result(Timed(time.perf_counter() - start, result))
+            except BaseException as error:  # handed to the waiting thread, which raises it
+                done.set_exception(error)
+
+        self.engine._loop.post(order)
+        return done.result()
 
 
 def plain_copy(model: str, cache_dir: Path | None) -> LoadedModel:
@@ -67,8 +97,9 @@ def plain_copy(model: str, cache_dir: Path | None) -> LoadedModel:
 @contextmanager
 def pair_of(model: str, *, cache_dir: Path | None, num_slots: int) -> Iterator[Pair]:
     """Give an engine with a pool of `num_slots` tokens and a plain copy of its model; close the engine afterwards."""
-    loaded = load_model(model, cache_dir=cache_dir or default_cache_dir(), device=torch.device("cpu"))
-    with pair_from(loaded, plain_copy(model, cache_dir).model, num_slots=num_slots) as pair:
+    plain = in_passing_thread(lambda: plain_copy(model, cache_dir).model)
+    loaded = in_passing_thread(lambda: plain_copy(model, cache_dir))
+    with pair_from(loaded, plain, num_slots=num_slots) as pair:
         yield pair
 
 
@@ -76,5 +107,5 @@ def pair_of(model: str, *, cache_dir: Path | None, num_slots: int) -> Iterator[P
 def pair_from(loaded: LoadedModel, plain: PreTrainedModel, *, num_slots: int) -> Iterator[Pair]:
     """Do as `pair_of`, from models already loaded."""
     settings = EngineSettings(kv_pool_bytes=num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype))
-    with Engine(loaded, settings) as engine:
+    with in_passing_thread(lambda: Engine(loaded, settings)) as engine:
         yield Pair(engine, plain, FreshTokens(loaded.spec.vocab_size))

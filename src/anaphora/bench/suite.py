@@ -70,7 +70,7 @@ def time_lines(pair: Pair, plan: Plan, progress: Progress) -> Iterator[Line]:
         pair.forward(pair.fresh.draw(num_tokens))
     if plan.with_floor:
         progress("what the hardware can do")
-        hardware, weights = measure_hardware(), weights_of(pair.plain)
+        hardware, weights = pair.on_engine_thread(measure_hardware).result, weights_of(pair.plain)
     decode_case = min(plan.cases, key=lambda case: abs(case.num_cached - plan.ratio_at))
     for case in plan.cases:
         progress(f"{case.name} tokens, cold and hit")
