@@ -10,9 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import anaphora.bench.demo
+import anaphora.bench.show
 from anaphora.bench.decode import decode_line
 from anaphora.bench.demo import MAX_DIFFERENCE, ScoreTape, ask, difference
 from anaphora.bench.first_token import Case, lines_of, measure
+from anaphora.bench.kernels import Comparison, Heads, linear_shapes
 from anaphora.bench.memory import memory_lines
 from anaphora.bench.pair import Pair
 from anaphora.cli.main import app
@@ -104,3 +106,26 @@ def test_core_table_is_printed() -> None:
     done = CliRunner().invoke(app, ["bench", "core"])
     assert done.exit_code == 0, done.output
     assert "bytes per token" in done.output
+
+
+def test_kernel_tables_are_printed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[object] = []
+
+    def compared(what: object, **ignored: object) -> list[Comparison]:
+        shapes.append(what)
+        return [Comparison("one case", 10.0, 25.0)]
+
+    for name in ("compare_linears", "compare_cuts", "compare_sharing"):
+        monkeypatch.setattr(anaphora.bench.show, name, compared)
+    for table in ("linear", "attention"):
+        done = CliRunner().invoke(app, ["bench", table, "--model", str(model_folder)])
+        assert done.exit_code == 0, done.output
+        assert "2.50" in done.output
+    assert shapes == [linear_shapes(random_model("llama").model), Heads(2, 2, 16), Heads(2, 2, 16)]
+
+
+def test_transformers_table_is_printed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anaphora.bench.show.transformers_door, "measure", lambda model: {"cold_ms": 1234.0})
+    done = CliRunner().invoke(app, ["bench", "transformers", "--model", str(model_folder)])
+    assert done.exit_code == 0, done.output
+    assert "1,234" in done.output

@@ -1,12 +1,13 @@
 """Run a benchmark and print what it found. What `anaphora bench` calls."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from anaphora.bench import core_index, transformers_door
 from anaphora.bench.kernels import (
     Comparison,
     Heads,
@@ -56,12 +57,19 @@ def show_attention(model: str, *, cache_dir: Path | None) -> None:
 
 def show_core() -> None:
     """Print the index's numbers."""
-    from anaphora.bench.core_index import measure
+    _print_values("Index", dataclasses.asdict(core_index.measure()))
 
-    table = Table(title="Index", caption=this_machine().stamp, title_justify="left")
+
+def show_transformers(model: str, *, cache_dir: Path | None) -> None:
+    """Print what a PromptCache does for `model.generate`."""
+    _print_values("PromptCache", transformers_door.measure(plain_copy(model, cache_dir).model))
+
+
+def _print_values(title: str, values: Mapping[str, float]) -> None:
+    table = Table(title=title, caption=this_machine().stamp, title_justify="left")
     table.add_column("what")
     table.add_column("value", justify="right")
-    for name, value in dataclasses.asdict(measure()).items():
+    for name, value in values.items():
         table.add_row(name.replace("_", " "), f"{value:,.4g}")
     Console().print(table)
 

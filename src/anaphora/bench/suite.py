@@ -30,10 +30,10 @@ class Plan:
 
 
 FULL = Plan(
-    cases=(Case(409, 8, 9, 25), Case(2000, 16, 7, 25), Case(6000, 30, 2, 15)),
+    cases=(Case(409, 8, 9, 25), Case(2000, 16, 5, 25), Case(6000, 30, 2, 11)),
     ratio_at=2000,
-    num_decoded=32,
-    num_decodes=5,
+    num_decoded=24,
+    num_decodes=7,
     num_requests=1000,
     memory_slots=2048,
 )

@@ -64,3 +64,12 @@ def core() -> None:
     from anaphora.bench.show import show_core
 
     show_core()
+
+
+@app.command()
+def transformers(model: Model = None) -> None:
+    """Measure `model.generate` with and without a PromptCache."""
+    from anaphora.bench.show import show_transformers
+
+    settings = _settings(model)
+    show_transformers(settings.model, cache_dir=settings.cache_dir)
