@@ -29,6 +29,7 @@ from anaphora.engine.memory import available_bytes
 from anaphora.engine.models.loading import load_model
 from anaphora.engine.models.moving_positions import why_positions_move
 from anaphora.engine.models.spec import LoadedModel, ModelSpec
+from anaphora.engine.passing_thread import in_passing_thread
 from anaphora.engine.plain_runner import PlainRunner
 from anaphora.engine.request import (
     DEFAULT_TENANT,
@@ -71,7 +72,7 @@ class Engine:
         num_slots = _num_slots(loaded, settings)
         max_context = min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context)
         loaded = dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, max_context=max_context))
-        runner, refusal = _runner(loaded, num_slots)
+        runner, refusal = in_passing_thread(lambda: _runner(loaded, num_slots))
         self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=refusal)
         self._num_slots = num_slots
         self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), runner)
@@ -98,13 +99,15 @@ class Engine:
         `cache_dir` is where fetched models are kept (default: the user's cache folder).
         Raises: ModelUnavailable, SettingsError.
         """
-        loaded = load_model(
-            model,
-            cache_dir=cache_dir or Path(platformdirs.user_cache_dir("anaphora")),
-            dtype=getattr(torch, settings.dtype),
-            device=torch.device(settings.device),
-            name=name,
-            progress=progress,
+        loaded = in_passing_thread(
+            lambda: load_model(
+                model,
+                cache_dir=cache_dir or Path(platformdirs.user_cache_dir("anaphora")),
+                dtype=getattr(torch, settings.dtype),
+                device=torch.device(settings.device),
+                name=name,
+                progress=progress,
+            )
         )
         return cls(loaded, settings)
 
