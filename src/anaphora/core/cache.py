@@ -90,8 +90,15 @@ class PrefixCache:
         policy: Policy | None = None,
         clock: Callable[[], float],
         listener: Callable[[Event], None] | None = None,
+        num_slack: int | None = None,
     ) -> None:
+        """Build an empty cache.
+
+        `num_slack` is how many slots may be freed beyond need to keep free runs long: a 32nd of the pool unless given,
+        0 where no keys or values are behind the slots.
+        """
         self._pool = Pool(num_slots)
+        self._num_slack = num_slots // SLACK if num_slack is None else num_slack
         self._policy: Policy = LeastRecentlyUsed() if policy is None else policy
         self._clock = clock
         self._listener = listener
@@ -186,6 +193,7 @@ class PrefixCache:
         lease.is_open = False
         self._pool.give_back(lease.private)
         released = self._let_go(lease.node)
+        used_at = self._clock()
         for node, above in zip_longest(released, released[1:]):
             if node.is_cleared:
                 node.detach()
@@ -194,6 +202,7 @@ class PrefixCache:
                 above.absorb(node)
             else:
                 self._num_evictable += node.num_tokens
+                node.used_at = used_at
                 self._policy.admit(node)
 
     def clear(self, namespace: Namespace | None) -> int:
@@ -258,7 +267,7 @@ class PrefixCache:
         pool = self._pool
         while (num_missing := num_slots - pool.num_free) > 0:
             self._evict(num_missing)
-        num_wanted = num_slots + pool.num_slots // SLACK
+        num_wanted = num_slots + self._num_slack
         while self._num_evictable and not pool.has_run(num_slots):
             if (num_missing := num_wanted - pool.num_free) <= 0:
                 break

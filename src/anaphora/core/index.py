@@ -16,6 +16,9 @@ from anaphora.core.namespace import Namespace
 
 Tokens = NDArray[np.int32]
 
+FINGERPRINT_TOKENS = 64
+"""Enough that few nodes share a fingerprint; few enough that a node that comes back longer has its old one."""
+
 _NO_CHILDREN: Mapping[int, "Node"] = MappingProxyType({})
 _NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
@@ -32,10 +35,12 @@ class Node:
         "extents",
         "is_cleared",
         "namespace",
+        "note",
         "num_held",
         "num_leases",
         "parent",
         "tokens",
+        "used_at",
     )
 
     def __init__(
@@ -48,6 +53,8 @@ class Node:
         self.children = _NO_CHILDREN  # first token -> node; a dict of its own only while there are any
         self.num_leases = 0  # leases whose published part ends with this node
         self.num_held = 0  # num_leases + children with num_held > 0; the node is leased while it is above 0
+        self.note: object = None  # the policy's own; see `Evictable`
+        self.used_at = 0.0  # the cache's clock when its last lease ended
         self.is_cleared = False  # no longer found by anyone; its slots are freed with its last lease
         if parent is not None:
             self.is_cleared = parent.is_cleared
@@ -66,6 +73,11 @@ class Node:
     def is_leaf(self) -> bool:
         return not self.children
 
+    @property
+    def fingerprint(self) -> int:
+        """A number made of the namespace and the first tokens: what a policy may remember of a node that is gone."""
+        return hash((self.namespace, self.tokens[:FINGERPRINT_TOKENS].tobytes()))
+
     def split(self, num_tokens: int) -> "Node":
         """Move the first `num_tokens` tokens into a new node above this one, and return that.
 
@@ -80,6 +92,7 @@ class Node:
         self.parent = head
         self._hang_below(head)
         head.num_held = 1 if self.num_held else 0
+        head.note, head.used_at = self.note, self.used_at
         return head
 
     def extend(self, tokens: Tokens, extents: tuple[Extent, ...]) -> None:

@@ -1,55 +1,14 @@
-"""Who is evicted next. A policy orders what nobody leases; it never sees a leased node.
-
-The cache tells a policy of each node that becomes evictable (`admit`) and of each that stops being so
-(`withdraw`), and asks it for the next victim (`choose`). Only leaves can go, since a node without its parent
-could not be found.
-"""
+"""Every policy by name, and the simplest of them. What a policy is: `evictable.py`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
+from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU
+from anaphora.core.evictable import Evictable, Policy
+from anaphora.core.reuse_odds import ReuseOdds
 
-class Evictable(Protocol):
-    """What a policy may know about a node. Nodes are compared by identity."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Slots that evicting it would free."""
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no other node hangs below it."""
-
-
-class Policy(Protocol):
-    """An order of eviction.
-
-    The cache keeps to this: nodes of one path are admitted leaf first, so a node is always admitted after all
-    nodes below it that were used with it; a second `admit` of the same node means it was hit.
-    """
-
-    def admit(self, entry: Evictable) -> None:
-        """Take in a node that nobody leases any more. It was used just now."""
-
-    def withdraw(self, entry: Evictable) -> None:
-        """Take out a node: it is leased again, or gone."""
-
-    def split(self, head: Evictable, tail: Evictable) -> None:
-        """Take in `head`, the new parent of `tail`: the front part of what `tail` was until now.
-
-        The cache leases `head` at once: `withdraw(head)` comes before the next `choose`.
-        """
-
-    def choose(self) -> Evictable:
-        """Name the next victim, a leaf. Changes nothing. Called only while a node is held here."""
-
-    def __len__(self) -> int:
-        """Count the nodes held here."""
-
-    def __contains__(self, entry: object) -> bool:
-        """Whether the node is held here."""
+__all__ = ["POLICIES", "Evictable", "LeastRecentlyUsed", "Policy"]
 
 
 class LeastRecentlyUsed:
@@ -94,5 +53,14 @@ class LeastRecentlyUsed:
         return entry in self._entries
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"lru": LeastRecentlyUsed})
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {
+        "lru": LeastRecentlyUsed,
+        "lfu": LeastFrequentlyUsed,
+        "slru": SegmentedLRU,
+        "gdsf": GreedyDual,
+        "arc": AdaptiveReplacement,
+        "odds": ReuseOdds,
+    }
+)
 """Every policy by the name that settings use."""

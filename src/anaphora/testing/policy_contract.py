@@ -19,12 +19,18 @@ class Entry:
         self.num_tokens = num_tokens
         self.children: list[Entry] = []
         self.num_leases = 0
+        self.note: object = None
+        self.used_at = 0.0
         if parent is not None:
             parent.children.append(self)
 
     @property
     def is_leaf(self) -> bool:
         return not self.children
+
+    @property
+    def fingerprint(self) -> int:
+        return id(self)
 
     @property
     def path(self) -> "list[Entry]":
@@ -119,6 +125,7 @@ def _lease(policy: Policy, path: list[Entry]) -> None:
 def _release(policy: Policy, path: list[Entry]) -> None:
     for entry in path:
         entry.num_leases = 0
+        entry.used_at += 1.0
         policy.admit(entry)
 
 

@@ -1,0 +1,196 @@
+"""Policies that count uses: least frequently used, segmented LRU, greedy dual, adaptive replacement.
+
+Each keeps whole paths sensible by itself: a head is used whenever its tail is, so it never ranks below it, and of
+equal rank the tail goes first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from anaphora.core.evictable import Evictable
+from anaphora.core.leaf_lists import LeafLists, Memory
+
+MAX_COUNT = 63
+"""Counts stop here: beyond it all is hot, and the search for the lowest count stays short."""
+
+
+class _Listed:
+    """What all of these share: nodes stand in lists by rank."""
+
+    def __init__(self) -> None:
+        self._lists = LeafLists()
+
+    def withdraw(self, entry: Evictable) -> None:
+        """Take a node out of its list. Its note stays with it."""
+        self._lists.remove(entry)
+
+    def __len__(self) -> int:
+        return len(self._lists)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._lists
+
+    def _first(self, ranks: Iterator[int]) -> Evictable:
+        for rank in ranks:
+            if (entry := self._lists.oldest(rank)) is not None:
+                return entry
+        raise AssertionError("no leaf is held here")
+
+
+class LeastFrequentlyUsed(_Listed):
+    """Evict what was used least often while cached; of equally often used nodes the oldest.
+
+    Cost: O(1); `choose` looks at up to `MAX_COUNT` lists.
+    Source: Shah, Mitra, Matani 2010, "An O(1) algorithm for implementing the LFU cache eviction scheme".
+    """
+
+    def admit(self, entry: Evictable) -> None:
+        """Count one more use."""
+        count = min(_count(entry) + 1, MAX_COUNT)
+        entry.note = count
+        self._lists.add(entry, count)
+
+    def split(self, head: Evictable, tail: Evictable) -> None:
+        """Give the head the tail's count. It is counted as used when its lease ends."""
+        assert tail in self._lists, "split what is not held here"
+        head.note = tail.note
+        self._lists.add(head, _count(head))
+
+    def choose(self) -> Evictable:
+        """Name the oldest leaf of the lowest count."""
+        return self._first(iter(range(1, MAX_COUNT + 1)))
+
+
+class GreedyDual(_Listed):
+    """Evict what has the lowest priority: uses, on top of the priority at which the last victim went.
+
+    What is recomputed is worth its tokens and takes the room of its tokens, so cost / size is the same for all and
+    the rule becomes LFU with dynamic ageing: old counts fade as newcomers start higher.
+    Cost: O(log priorities held) for a priority that is new, else O(1).
+    Source: Cherkasova 1998, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy".
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._floor = 0
+        self._known: list[int] = []  # a heap of the ranks that have a list
+
+    def admit(self, entry: Evictable) -> None:
+        """Rank a node by one more use."""
+        count = min(_count(entry) + 1, MAX_COUNT)
+        entry.note = count
+        self._add(entry, self._floor + count)
+
+    def split(self, head: Evictable, tail: Evictable) -> None:
+        """Give the head the tail's count. It is counted as used when its lease ends."""
+        assert tail in self._lists, "split what is not held here"
+        head.note = tail.note
+        self._add(head, self._floor + _count(head))
+
+    def choose(self) -> Evictable:
+        """Name the oldest leaf of the lowest priority. From now on newcomers start there."""
+        waiting: list[int] = []
+        while (entry := self._lists.oldest(self._known[0])) is None:
+            rank = heappop(self._known)
+            if self._lists.ranks[rank].is_empty:
+                del self._lists.ranks[rank]
+            else:
+                waiting.append(rank)  # parked nodes only
+        self._floor = max(self._floor, self._known[0])
+        for rank in waiting:
+            heappush(self._known, rank)
+        return entry
+
+    def _add(self, entry: Evictable, rank: int) -> None:
+        if rank not in self._lists.ranks:
+            heappush(self._known, rank)
+        self._lists.add(entry, rank)
+
+
+_ONCE, _AGAIN = 0, 1
+
+
+class SegmentedLRU(_Listed):
+    """Evict what was used once before what was used again, as long as the latter holds its share at most.
+
+    Beyond its share the oldest of what was used again stands trial as if it had been used once.
+    Cost: O(1), amortised.
+    Source: Karedla, Love, Wherry 1994, "Caching strategies to improve disk system performance" (SLRU).
+    """
+
+    SHARE = 0.8
+    """Of the tokens held here, for what was used again. The usual choice in the literature."""
+
+    def admit(self, entry: Evictable) -> None:
+        """Put a node last of those used once, or of those used again."""
+        count = _count(entry) + 1
+        entry.note = count
+        self._lists.add(entry, _AGAIN if count > 1 else _ONCE)
+
+    def split(self, head: Evictable, tail: Evictable) -> None:
+        """Give the head the tail's count. It is counted as used when its lease ends."""
+        assert tail in self._lists, "split what is not held here"
+        head.note = tail.note
+        self._lists.add(head, _AGAIN)
+
+    def choose(self) -> Evictable:
+        """Name the oldest leaf of those used once."""
+        lists = self._lists
+        while True:
+            once, again = lists.num_tokens(_ONCE), lists.num_tokens(_AGAIN)
+            if again <= self.SHARE * (once + again) or (oldest := self._oldest_again()) is None:
+                return self._first(iter((_ONCE, _AGAIN)))
+            oldest.note = 0
+            lists.move(oldest, _ONCE)
+
+    def _oldest_again(self) -> Evictable | None:
+        return self._lists.oldest(_AGAIN) if self._lists.num_tokens(_AGAIN) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    rank: int
+
+
+class AdaptiveReplacement(_Listed):
+    """Evict from what was used once or from what was used again: whichever is missed less, as ghosts tell.
+
+    A node that comes back after it was evicted says that its list was too short, and moves the border by its tokens.
+    Cost: O(1), amortised.
+    Source: Megiddo, Modha 2003, "ARC: a self-tuning, low overhead replacement cache" (theirs knows pages of one size;
+    ours measures lists in tokens and finds ghosts by fingerprint).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ghosts: Memory[_Seen] = Memory()
+        self._target = 0.0  # tokens that may have been used once
+
+    def admit(self, entry: Evictable) -> None:
+        """Put a node last of its list, and move the border if it is one that was missed."""
+        ghost = self._ghosts.read(entry.fingerprint) if entry.note is None else None
+        if ghost is not None:
+            held = self._lists.num_tokens(_ONCE) + self._lists.num_tokens(_AGAIN)
+            step = entry.num_tokens if ghost.rank == _ONCE else -entry.num_tokens
+            self._target = min(max(self._target + step, 0.0), float(held))
+        rank = _ONCE if entry.note is None and ghost is None else _AGAIN
+        entry.note = _Seen(rank)
+        self._lists.add(entry, rank)
+        self._ghosts.write(entry.fingerprint, _Seen(rank), num_nodes=len(self))
+
+    def split(self, head: Evictable, tail: Evictable) -> None:
+        """Put the head last of those used again: it is being used."""
+        assert tail in self._lists, "split what is not held here"
+        head.note = tail.note
+        self._lists.add(head, _AGAIN)
+
+    def choose(self) -> Evictable:
+        """Name the oldest leaf of the list that is longer than it should be."""
+        order = (_ONCE, _AGAIN) if self._lists.num_tokens(_ONCE) > self._target else (_AGAIN, _ONCE)
+        return self._first(iter(order))
+
+
+def _count(entry: Evictable) -> int:
+    assert entry.note is None or isinstance(entry.note, int)
+    return entry.note or 0

@@ -1,0 +1,122 @@
+"""Lists of evictable nodes, one for each rank: what policies with more than one list are made of.
+
+    rank 0   oldest [B's leaf] [C's leaf] ...... [newest]
+    rank 1   oldest [A] ................. [newest]          A has children: it is parked when its turn comes
+
+A node with children can't go. Where it is the oldest of its rank it is parked; when the last node below it has gone, it
+is the oldest of its rank again. So each `admit` and each eviction parks a node once at most.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from anaphora.core.evictable import Evictable
+
+Note = TypeVar("Note")
+
+List = OrderedDict[Evictable, None]
+
+
+@dataclass(slots=True)
+class Rank:
+    """One list, and the tokens of all nodes of this rank, parked ones too."""
+
+    nodes: List
+    num_tokens: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.num_tokens
+
+
+class LeafLists:
+    """Evictable nodes by rank and, within a rank, by last use. Cost: O(1) for each method, amortised."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, Rank] = {}
+        self._rank_of: dict[Evictable, tuple[int, int]] = {}  # rank, and tokens as counted there
+        self._parked: set[Evictable] = set()
+        self._bereaved: list[Evictable] = []  # parked nodes that may be leaves by now
+
+    def add(self, entry: Evictable, rank: int) -> None:
+        """Take a node in as the newest of a rank."""
+        assert entry not in self._rank_of, "admitted twice"
+        if rank not in self.ranks:
+            self.ranks[rank] = Rank(OrderedDict())
+        self.ranks[rank].nodes[entry] = None
+        self.ranks[rank].num_tokens += entry.num_tokens
+        self._rank_of[entry] = (rank, entry.num_tokens)
+
+    def remove(self, entry: Evictable) -> int:
+        """Take a node out. Returns the rank that it had."""
+        rank, num_tokens = self._rank_of.pop(entry)
+        self.ranks[rank].num_tokens -= num_tokens
+        if entry in self._parked:
+            self._parked.remove(entry)
+        else:
+            del self.ranks[rank].nodes[entry]
+        if entry.parent is not None and entry.parent in self._parked:
+            self._bereaved.append(entry.parent)
+        return rank
+
+    def move(self, entry: Evictable, rank: int) -> None:
+        """Make a node the newest of another rank. Its tokens are counted anew."""
+        self.remove(entry)
+        self.add(entry, rank)
+
+    def oldest(self, rank: int) -> Evictable | None:
+        """Find the oldest leaf of a rank. None where it has none."""
+        self._unpark()
+        nodes = self.ranks[rank].nodes
+        while nodes:
+            entry = next(iter(nodes))
+            if entry.is_leaf:
+                return entry
+            del nodes[entry]
+            self._parked.add(entry)
+        return None
+
+    def num_tokens(self, rank: int) -> int:
+        """Count the tokens of a rank, as they were when its nodes came in."""
+        return self.ranks[rank].num_tokens if rank in self.ranks else 0
+
+    def _unpark(self) -> None:
+        while self._bereaved:
+            entry = self._bereaved.pop()
+            if entry in self._parked and entry.is_leaf:
+                self._parked.remove(entry)
+                nodes = self.ranks[self._rank_of[entry][0]].nodes
+                nodes[entry] = None
+                nodes.move_to_end(entry, last=False)
+
+    def __len__(self) -> int:
+        return len(self._rank_of)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._rank_of
+
+
+class Memory(Generic[Note]):
+    """Notes of nodes by fingerprint, of those that are gone too. As many as there are nodes, eight times over.
+
+    Least recently written goes first. Cost: O(1).
+    """
+
+    NUM_FOR_EACH_NODE = 8
+    """An entry takes about 200 bytes, a node of 128 tokens some 1,500 bytes of index and megabytes of keys and values.
+    """
+
+    def __init__(self) -> None:
+        self._notes: OrderedDict[int, Note] = OrderedDict()
+
+    def write(self, fingerprint: int, note: Note, *, num_nodes: int) -> None:
+        """Remember a note."""
+        self._notes[fingerprint] = note
+        self._notes.move_to_end(fingerprint)
+        while len(self._notes) > self.NUM_FOR_EACH_NODE * max(num_nodes, 1024):
+            self._notes.popitem(last=False)
+
+    def read(self, fingerprint: int) -> Note | None:
+        """Recall a note."""
+        return self._notes.get(fingerprint)
