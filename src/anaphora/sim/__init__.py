@@ -1,0 +1,1 @@
+"""Recorded workloads, replayed through the real cache core in fast time, with no model."""
