@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from anaphora.bench.lines import Line, at_most
+from anaphora.bench.lines import Line
 from anaphora.bench.timing import best_seconds
 from anaphora.engine.models.spec import ModelSpec
-
-MAX_OVER_FLOOR = at_most(2.0)
 
 _READ_FLOATS = 2**27  # 512 MiB: far more than any cache
 _MATRIX = 2048  # large enough to reach the peak
@@ -74,8 +72,7 @@ def floor_line(name: str, took_s: float, work: Work, hardware: Hardware) -> Line
         f"{name}: hit / hardware floor",
         took_s / floor_s,
         "x",
-        MAX_OVER_FLOOR,
-        {
+        parts={
             "hit_ms": 1e3 * took_s,
             "floor_ms": 1e3 * floor_s,
             "read_gb_per_s": hardware.bytes_per_s / 1e9,

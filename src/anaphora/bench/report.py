@@ -23,9 +23,14 @@ def table_of(lines: Sequence[Line], machine: Machine) -> Table:
     table.add_column("from", overflow="fold")
     for line in lines:
         verdict = f"[{_COLOURS[line.verdict]}]{line.verdict}[/]"
-        made_of = ", ".join(f"{name} {value:,.4g}" for name, value in line.parts.items())
+        made_of = ", ".join(f"{name} {_number(value)}" for name, value in line.parts.items())
         table.add_row(line.name, f"{line.value:.3g} {line.unit}", str(line.target or ""), verdict, made_of)
     return table
+
+
+def _number(value: float) -> str:
+    """Three digits or more, and never an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def as_json(lines: Sequence[Line], machine: Machine) -> str:
@@ -60,7 +65,7 @@ def _plot(lines: Sequence[Line], machine: Machine, path: Path) -> None:
     for line, parts in timed:
         for index, (name, value) in enumerate(parts.items()):
             axes.barh(place, value, height=0.85, color=("tab:blue", "tab:gray")[index % 2])
-            axes.annotate(f" {value:,.4g}", (value, place), va="center", fontsize=8)
+            axes.annotate(f" {_number(value)}", (value, place), va="center", fontsize=8)
             ticks.append((place, f"{name.replace('_', ' ')}  [{line.name}: {line.value:.3g} {line.unit}]"))
             place += 1
         place += 0.6
