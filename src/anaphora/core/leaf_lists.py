@@ -68,6 +68,8 @@ class LeafLists:
     def oldest(self, rank: int) -> Evictable | None:
         """Find the oldest leaf of a rank. None where it has none."""
         self._unpark()
+        if rank not in self.ranks:
+            return None
         nodes = self.ranks[rank].nodes
         while nodes:
             entry = next(iter(nodes))
