@@ -1,5 +1,6 @@
 """Test with numbers, at load, that a model's KV can be cached exactly. Doubt means: serve it without reuse."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from anaphora.core.extent import Extent
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.runner import ExtentRunner
 from anaphora.engine.step import Rows, plan_step
+from anaphora.errors import EngineFailure
 
 NUM_TOKENS = 48
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
@@ -33,9 +35,9 @@ def why_not_exact(runner: ExtentRunner, loaded: LoadedModel, expected: Tensor, i
     """
     try:
         worst = _worst_difference(runner, expected, ids)
-    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError) as error:
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError, EngineFailure) as error:
         return _sentence(loaded, f"its forward pass fails on cached pieces ({type(error).__name__}: {error})")
-    scale = max(1.0, float(expected.abs().max()))
+    scale = max(1.0, float(torch.where(expected.isfinite(), expected, 0.0).abs().max()))
     if not worst <= TOLERANCE[loaded.dtype] * scale:
         return _sentence(loaded, f"its scores from cached pieces differ from a full pass by {worst:.2g}")
     return _windows_missed(runner, loaded)
@@ -55,8 +57,14 @@ def _worst_difference(runner: ExtentRunner, expected: Tensor, ids: np.ndarray) -
             positions = np.concatenate([np.arange(start, stop)] * 2)
             logits = runner.run(tokens, positions, plan_step(rows), range(2 * length))
             for own in (logits[:length].float(), logits[length:].float()):
-                worst = max(worst, float((own - expected[start:stop]).abs().max()))
+                worst = max(worst, _difference(own, expected[start:stop]))
     return worst
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """Give the largest difference; infinity where a side is not a number. Equal infinities are equal."""
+    difference = torch.where(found == expected, 0.0, (found - expected).abs())
+    return float(torch.nan_to_num(difference, nan=math.inf).max())
 
 
 def _windows_missed(runner: ExtentRunner, loaded: LoadedModel) -> str | None:
