@@ -2,7 +2,8 @@
 
 libgomp, which torch computes with on Linux, gives every thread that computes a team of workers of its own. Once there
 are more workers than cores, all teams stop spinning at their barriers and sleep instead, and a step has hundreds of
-barriers: measured with a second, idle team on 2 cores, a decode step took 98 ms instead of 65, a hit 170 instead of 120.
+barriers: measured with a second, idle team on 2 cores, a decode step took 98 ms instead of 65, a hit 170 instead
+of 120.
 A thread that ends takes its team with it.
 """
 

@@ -12,8 +12,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from anaphora.engine.attention import AttentionKernel, ExtentAttention, kernel_for
 from anaphora.engine.kv_pool import KvPool
-from anaphora.engine.linear import can_pack, pack_linears
+from anaphora.engine.linear import can_pack, pack_linears, unpack_linears
 from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.norm import fuse_norms
 from anaphora.engine.step import StepPlan
 from anaphora.errors import EngineFailure
 
@@ -41,7 +42,7 @@ class Runner(Protocol):
 class ExtentRunner:
     """Runs any model that takes its attention function from Transformers' AttentionInterface.
 
-    The model is changed in place: its attention reads the pool, its linear layers may be packed.
+    The model is changed in place: its attention reads the pool, its linear layers and norms may be replaced.
     """
 
     def __init__(self, loaded: LoadedModel, pool: KvPool, *, kernel: AttentionKernel | None = None) -> None:
@@ -52,7 +53,9 @@ class ExtentRunner:
         AttentionInterface.register(name, _held_weakly(self.attention))
         AttentionMaskInterface.register(name, _no_mask)
         self.model.set_attn_implementation(name)
-        self.num_packed = pack_linears(self.model) if can_pack(loaded.dtype, loaded.device) else 0
+        self.num_packed = self.num_fused = 0
+        if can_pack(loaded.dtype, loaded.device):
+            self.num_packed, self.num_fused = pack_linears(self.model), fuse_norms(self.model)
 
     def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
         """See `Runner.run`. Cost: one forward pass.
@@ -76,8 +79,9 @@ class ExtentRunner:
         return logits
 
     def restore(self, attention: str) -> None:
-        """Give the model back its own attention implementation. The runner must not be used afterwards."""
+        """Give the model back its own attention and linear layers. The runner must not be used afterwards."""
         self.model.set_attn_implementation(attention)
+        unpack_linears(self.model)
 
     def forget(self, sequence_id: int) -> None:
         """Nothing is kept outside the pool."""
