@@ -6,8 +6,9 @@ the cold greedy answer. Where the two best scores lie within `NEAR_TIE` either m
 """
 
 import itertools
-import time
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from anaphora.engine.settings import EngineSettings
 from anaphora.engine.step import Rows, extents_between, plan_step
 from anaphora.engine.stepper import Limits, Stepper
 from anaphora.engine.stream import Stream
+from anaphora.errors import EngineStopped
 from anaphora.testing.random_models import random_model
 
 NEAR_TIE = 1e-3
@@ -124,9 +126,10 @@ def request_for(
 def check_is_idle(engine: Engine) -> None:
     """Assert that nothing is running, nothing is leased, and the cache is whole."""
     stepper = engine._stepper
-    deadline = time.monotonic() + 30
-    while stepper.jobs and time.monotonic() < deadline:
-        pass
+    settled = threading.Event()
+    with suppress(EngineStopped):
+        engine._loop.post(lambda _: settled.set())  # behind every abort
+        assert settled.wait(60)
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_leased_slots) == (0, 0, 0)
     assert stats.num_free_slots + stats.num_evictable_slots == stats.num_slots
