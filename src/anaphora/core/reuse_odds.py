@@ -32,6 +32,9 @@ GAP_WEIGHT = 0.25
 """Of the newest gap in the running average."""
 FADING = 0.999
 """Of the table, for each path used: it is about the last thousand."""
+MARGIN = 0.7
+"""Worth is an estimate: LRU's choice stands unless another leaf is worth less than this part of it. Without a margin
+one of five traces falls below LRU (docs/experiments.md)."""
 NUM_PATHS_BETWEEN = 64
 """Paths used between two computations of worth, which take about a millisecond."""
 
@@ -45,7 +48,7 @@ class _Note:
 
 
 class ReuseOdds:
-    """Evict the leaf of the lowest worth; among classes of equal worth, the one not used for longest.
+    """Evict the leaf of the lowest worth, if that is clearly lower than that of the leaf not used for longest.
 
     Knowing nothing, it is LRU. What was evicted is remembered by fingerprint for a while, so that uses that came too
     late are learned from too.
@@ -98,8 +101,11 @@ class ReuseOdds:
         self._lists.add(head, tail.note.rank)
 
     def choose(self) -> Evictable:
-        """Name the leaf of the lowest worth among the oldest of each class."""
-        return min(self._oldest(), key=lambda entry: (self._worth_of(entry), entry.used_at))
+        """Name the leaf of the lowest worth among the oldest of each class, or the oldest of all if that is close."""
+        candidates = list(self._oldest())
+        oldest = min(candidates, key=lambda entry: entry.used_at)
+        lowest = min(candidates, key=self._worth_of)
+        return lowest if self._worth_of(lowest) < MARGIN * self._worth_of(oldest) else oldest
 
     def __len__(self) -> int:
         return len(self._lists)

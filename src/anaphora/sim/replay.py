@@ -9,7 +9,6 @@ tokens, and the next turn brings them as part of its prompt. No keys and values 
 evicted to keep runs long (`num_slack=0`): an engine's cache holds up to a 32nd less.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -59,8 +58,8 @@ class Result:
     num_evicted: int = 0  # tokens
     num_evictions: int = 0
     num_cached: int = 0  # tokens cached at the end
-    tenants: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    sessions: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    tenants: dict[str, Tally] = field(default_factory=dict)
+    sessions: dict[str, Tally] = field(default_factory=dict)
     replicas: list[Tally] = field(default_factory=list)
 
     @property
@@ -163,9 +162,9 @@ class _Replay:
         result, num_tokens = self._result, request.num_tokens
         tallies = [result.total, result.replicas[replica]]
         if request.tenant:
-            tallies.append(result.tenants[request.tenant])
+            tallies.append(result.tenants.setdefault(request.tenant, Tally()))
         if request.session:
-            tallies.append(result.sessions[request.session])
+            tallies.append(result.sessions.setdefault(request.session, Tally()))
         for tally in tallies:
             tally.add(num_tokens, num_hit)
         unit = self._trace.block_tokens
