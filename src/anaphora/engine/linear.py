@@ -58,7 +58,7 @@ class JoinedProduct:
         """Give one layer's share of the product: a view, [..., sizes[index]]."""
         if inputs is not self._inputs or index not in self._left:
             self._inputs = inputs
-            self._left = dict(enumerate(torch.split(self.linear(inputs), self.sizes, dim=-1)))
+            self._left = dict(enumerate(self.linear(inputs).split_with_sizes(self.sizes, dim=-1)))
         result = self._left.pop(index)
         if not self._left:
             self._inputs = None

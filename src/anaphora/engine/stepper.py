@@ -163,7 +163,7 @@ class Stepper:
         logits = self._runner.run(tokens, positions, plan, [row for own in wanted for row in own] or [0])
         start = 0
         for share, own, chosen in zip(shares, rows, wanted, strict=True):
-            if chosen and bool(torch.isnan(logits[start : start + len(chosen)]).any()):
+            if chosen and bool(torch.isnan(logits[start : start + len(chosen)].amax(dim=-1)).any()):
                 raise EngineFailure("the model's scores are not numbers")
             if share.sequence.is_scored:
                 self._score_prompt(share, own, logits[start : start + len(chosen)])
