@@ -26,7 +26,7 @@ def use(policy, entry, time_s):
     policy.admit(entry)
 
 
-def test_knowing_nothing_it_is_least_recently_used():
+def test_of_what_was_used_once_the_oldest_goes_first():
     policy, entries = ReuseOdds(), [Timed(name) for name in range(4)]
     for time_s, entry in enumerate(entries):
         use(policy, entry, float(time_s))
@@ -35,6 +35,18 @@ def test_knowing_nothing_it_is_least_recently_used():
         order.append(policy.choose())
         policy.withdraw(order[-1])
     assert order == entries
+
+
+def test_knowing_nothing_it_keeps_what_was_used_again():
+    policy, again = ReuseOdds(), Timed("again")
+    use(policy, again, 0.0)
+    use(policy, again, 1.0)
+    once = [Timed(name) for name in range(5)]
+    for time_s, entry in enumerate(once, start=2):
+        use(policy, entry, float(time_s))
+    for entry in once:
+        assert policy.choose() is entry
+        policy.withdraw(entry)
 
 
 def test_what_comes_once_goes_before_what_keeps_coming_back():

@@ -32,6 +32,11 @@ GAP_WEIGHT = 0.25
 """Of the newest gap in the running average."""
 FADING = 0.999
 """Of the table, for each path used: it is about the last thousand."""
+PRIOR_TOKENS = 4096.0
+PRIOR_ODDS = (0.003, 0.3, 0.4, 0.5, 0.5)
+"""What is assumed before anything was seen, as if so many tokens of each class had been: the chance, for each doubling
+of age, that what was used once, twice, more often is used again. Small for once, so that a first sweep of documents
+does not push out a conversation; a few requests outweigh it."""
 MARGIN = 0.7
 """Worth is an estimate: LRU's choice stands unless another leaf is worth less than this part of it. Without a margin
 one of five traces falls below LRU (docs/experiments.md)."""
@@ -50,8 +55,8 @@ class _Note:
 class ReuseOdds:
     """Evict the leaf of the lowest worth, if that is clearly lower than that of the leaf not used for longest.
 
-    Knowing nothing, it is LRU. What was evicted is remembered by fingerprint for a while, so that uses that came too
-    late are learned from too.
+    Knowing nothing, it takes what was used once before what was used again. What was evicted is remembered by
+    fingerprint for a while, so that uses that came too late are learned from too.
     Cost: O(1), amortised; `choose` compares one node of each class.
     Source: Beckmann, Chen, Cidon 2018, "LHD: improving cache hit rate by maximizing hit density" (classes and learned
     ages; theirs samples victims and has no memory of the evicted); Gittins 1979, "Bandit processes and dynamic
@@ -65,7 +70,8 @@ class ReuseOdds:
         self._num_used = np.zeros(num_classes)
         self._num_reused = np.zeros((num_classes, NUM_AGES))
         self._scale = 1.0  # what a token weighs; grows in place of fading the tables
-        self._worth: list[list[float]] = np.zeros((num_classes, NUM_AGES)).tolist()
+        self._worth: list[list[float]] = []
+        self._learn()
         self._now = 0.0
         self._num_paths = 0
 
@@ -129,7 +135,12 @@ class ReuseOdds:
             self._num_used /= self._scale
             self._num_reused /= self._scale
             self._scale = 1.0
-            self._worth = worth_of(self._num_used, self._num_reused).tolist()
+            self._learn()
+
+    def _learn(self) -> None:
+        odds = np.repeat(PRIOR_ODDS, NUM_GAPS)[:, None]
+        prior = PRIOR_TOKENS * odds * (1.0 - odds) ** np.arange(NUM_AGES)
+        self._worth = worth_of(self._num_used + PRIOR_TOKENS, self._num_reused + prior).tolist()
 
 
 def worth_of(
