@@ -304,7 +304,7 @@ MUTANTS = (
         "while self._num_evictable:",
         "more is evicted although there is a run",
     ),
-    Mutant("cache.py", "num_slots + pool.num_slots // SLACK", "pool.num_slots", "everything is evicted for a long run"),
+    Mutant("cache.py", "num_slots + self._num_slack", "pool.num_slots", "everything is evicted for a long run"),
     Mutant("cache.py", "min(num_missing, EVICT_STEP)", "num_missing", "a long leaf is not evicted in steps"),
     Mutant(
         "cache.py",
