@@ -1,24 +1,42 @@
-"""Packed linear layers: the same numbers, and the weights still readable for models that use them directly."""
+"""Packed linear layers: the same numbers, bounded memory, weights still readable for models that use them directly."""
 
 import copy
 import weakref
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
-from anaphora.engine.linear import LinearPart, PackedLinear, pack_linears, unpack_linears
+from anaphora.engine.linear import ROW_COUNTS, PackedLinear, pack_linears, packed, packed_bytes, unpack_linears
 
 
-def test_packed_layer_multiplies_alike_and_gives_its_weights_back_bit_for_bit() -> None:
-    for out_features, in_features, has_bias in ((5, 7, True), (64, 48, False), (384, 64, True)):
-        linear = nn.Linear(in_features, out_features, bias=has_bias)
-        packed = PackedLinear(linear)
-        assert torch.equal(packed.weight, linear.weight)
-        for num_rows in (1, 2, 65):
-            inputs = torch.randn(num_rows, in_features)
-            with torch.inference_mode():
-                torch.testing.assert_close(packed(inputs), linear(inputs), atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize(("out_features", "in_features", "bias"), [(5, 7, True), (64, 48, False), (384, 64, True)])
+def test_packed_layer_multiplies_alike_at_every_number_of_rows(out_features: int, in_features: int, bias: bool) -> None:
+    linear = nn.Linear(in_features, out_features, bias=bias)
+    layer = packed(linear)
+    assert layer.weight is linear.weight
+    for num_rows in range(ROW_COUNTS[-1] + 3):
+        inputs = torch.randn(1, num_rows, in_features)
+        with torch.inference_mode():
+            found = layer(inputs)
+            assert found.shape == (1, num_rows, out_features)
+            torch.testing.assert_close(found, linear(inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_memory_does_not_grow_with_every_number_of_rows_met() -> None:
+    shapes = [(576, 576), (192, 576), (1536, 576), (576, 1536)]
+    layers = [packed(nn.Linear(in_features, out_features)) for out_features, in_features in shapes]
+    with torch.inference_mode():
+        for num_rows in ROW_COUNTS:
+            for layer in layers:
+                layer(torch.zeros(num_rows, layer.in_features))
+        before = psutil.Process().memory_info().rss
+        for num_rows in range(1, 300):
+            for layer in layers:
+                layer(torch.zeros(num_rows, layer.in_features))
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < 64 * 2**20, f"{grown / 2**20:.0f} MiB kept; unpadded, it is about 0.6 MiB for each shape and number"
 
 
 def test_only_plain_linear_layers_are_packed() -> None:
@@ -53,12 +71,13 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_joined_layers_multiply_alike_and_unpack_bit_for_bit(bias: bool) -> None:
+def test_joined_layers_multiply_alike_and_unpack(bias: bool) -> None:
     block = Block(bias=bias)
     plain = copy.deepcopy(block)
+    assert packed_bytes(block) == 4 * 16 * 40
     assert pack_linears(block) == 3
-    assert {type(layer) for layer in block.children()} == {LinearPart}
-    for num_rows in (1, 7, 1):
+    assert len({id(layer._product) for layer in block.children()}) == 1
+    for num_rows in (1, 7, 1, 500):
         inputs = torch.randn(1, num_rows, 16)
         with torch.inference_mode():
             for ours, theirs in zip(block(inputs), plain(inputs), strict=True):
@@ -93,4 +112,4 @@ def test_nothing_is_kept_when_all_parts_are_given_out() -> None:
 def test_layers_that_differ_in_bias_are_packed_one_by_one() -> None:
     block = Block(bias=True, value_bias=False)
     assert pack_linears(block) == 3
-    assert {type(layer) for layer in block.children()} == {PackedLinear}
+    assert len({id(layer._product) for layer in block.children()}) == 3

@@ -1,95 +1,104 @@
-"""Linear layers, replaceable: one variant per kind of machine, the same weight values in all of them.
+"""Linear layers, replaceable: one variant per kind of machine and number of rows, the same weights in all of them.
 
 On x86 CPUs in float32, `torch.nn.functional.linear` is 2-4 x above the memory floor at 1 to 64 rows, the sizes of a
-decode step and of a cache hit. oneDNN with weights packed once is up to 3 x faster there and not slower at the sizes
-of a cold prefill. Layers that read the same input (queries, keys and values; gate and up) are joined into one product:
-a quarter less time at one row (`anaphora bench linear`).
+decode step and of a cache hit. oneDNN with weights packed once is up to 3 x faster there, and layers that read the same
+input (queries, keys and values; gate and up) gain again when they are joined into one product. From some hundred rows
+on the two are alike (`anaphora bench linear`), so a cold prefill takes the plain way.
+
+oneDNN compiles and keeps code for every number of rows that it meets, about half a megabyte for each layer shape, and
+never lets go of it. Rows are therefore padded to one of `ROW_COUNTS`.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Row counts that the packed product is computed for. Above the last one the plain product is as fast."""
 
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names under which Transformers' models keep layers that read the same input, in the order of their calls."""
 
 
-class PackedLinear(nn.Module):
-    """y = x W^T + b through oneDNN, with W kept in oneDNN's own blocked layout. float32, CPU."""
+class PackedProduct:
+    """y = x W^T + b for one or several layers that read the same x, through oneDNN. float32, CPU.
 
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = linear.bias
-
-    @property
-    def weight(self) -> Tensor:  # [out_features, in_features]
-        """Unpack W, for models that use it besides the layer itself. Cost: a copy each time."""
-        dense: Tensor = self.packed.to_dense()
-        return dense
-
-    def forward(self, inputs: Tensor) -> Tensor:  # [..., in_features] -> [..., out_features]
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
-        return result
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, packed"
-
-
-class JoinedProduct:
-    """One product for several layers, handed out part by part. Computes again when the input is another tensor."""
+    Each layer takes its own share of the product; it is computed again when the input is another tensor.
+    """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        first = linears[0]
-        self.sizes = [linear.out_features for linear in linears]
-        joined = nn.Linear(first.in_features, sum(self.sizes), bias=first.bias is not None, device="meta")
-        joined.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]), requires_grad=False)
-        if first.bias is not None:
-            joined.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]), requires_grad=False)
-        self.linear = PackedLinear(joined)
-        self._inputs: Tensor | None = None  # kept while parts are left, so that "the same tensor" can be told
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        assert len(biases) in (0, len(linears)), "all layers have a bias, or none"
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self._bias = torch.cat(biases) if biases else None
+        self._sizes = [linear.out_features for linear in linears]
+        self._inputs: Tensor | None = None  # kept while shares are left, so that "the same tensor" can be told
         self._left: dict[int, Tensor] = {}
 
-    def part(self, index: int, inputs: Tensor) -> Tensor:
-        """Give one layer's share of the product: a view, [..., sizes[index]]."""
+    def share(self, index: int, inputs: Tensor) -> Tensor:
+        """Give one layer's share: inputs [..., in_features] -> a view, [..., out_features of the layer].
+
+        Needs at most `ROW_COUNTS[-1]` rows.
+        """
+        if len(self._sizes) == 1:
+            return self._product(inputs)
         if inputs is not self._inputs or index not in self._left:
             self._inputs = inputs
-            self._left = dict(enumerate(self.linear(inputs).split_with_sizes(self.sizes, dim=-1)))
+            self._left = dict(enumerate(self._product(inputs).split_with_sizes(self._sizes, dim=-1)))
         result = self._left.pop(index)
         if not self._left:
             self._inputs = None
         return result
 
+    def _product(self, inputs: Tensor) -> Tensor:
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        num_rows = rows.shape[0]
+        num_padded = ROW_COUNTS[bisect_left(ROW_COUNTS, num_rows)] - num_rows
+        if num_padded:
+            rows = functional.pad(rows, (0, 0, 0, num_padded))
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
+        return result[:num_rows].view(*inputs.shape[:-1], -1)
 
-class LinearPart(nn.Module):
-    """One of several layers that are computed together."""
 
-    def __init__(self, product: JoinedProduct, index: int) -> None:
+class PackedLinear(nn.Module):
+    """A linear layer that takes few rows through a packed product and many through its plain self."""
+
+    def __init__(self, plain: nn.Linear, product: PackedProduct, index: int) -> None:
         super().__init__()
-        self.in_features = product.linear.in_features
-        self.out_features = product.sizes[index]
+        self.plain = plain
         self._product = product
         self._index = index
 
     @property
     def weight(self) -> Tensor:  # [out_features, in_features]
-        """Unpack this layer's own W. Cost: a copy of all joined weights each time."""
-        return torch.split(self._product.linear.weight, self._product.sizes)[self._index]
+        return self.plain.weight
 
     @property
     def bias(self) -> Tensor | None:  # [out_features]
-        joined = self._product.linear.bias
-        return None if joined is None else torch.split(joined, self._product.sizes)[self._index]
+        return self.plain.bias
+
+    @property
+    def in_features(self) -> int:
+        return self.plain.in_features
+
+    @property
+    def out_features(self) -> int:
+        return self.plain.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:  # [..., in_features] -> [..., out_features]
-        return self._product.part(self._index, inputs)
+        if 0 < inputs.numel() <= ROW_COUNTS[-1] * inputs.shape[-1]:
+            return self._product.share(self._index, inputs)
+        return functional.linear(inputs, self.plain.weight, self.plain.bias)
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, joined"
+
+def packed(linear: nn.Linear) -> PackedLinear:
+    """Pack one layer by itself."""
+    return PackedLinear(linear, PackedProduct([linear]), 0)
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -97,50 +106,46 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
+def packed_bytes(model: nn.Module) -> int:
+    """Count the bytes that `pack_linears` would add: a second copy of every plain linear layer's weights."""
+    return sum(module.weight.nbytes for module in model.modules() if _is_plain(module))
+
+
 def pack_linears(model: nn.Module) -> int:
     """Replace every plain `nn.Linear` by a packed variant; answer how many.
 
     Subclasses of Linear are left alone, and so are layers with hooks, which would be lost.
-    Weights that nothing else holds (all but tied embeddings) are freed, so memory grows by the tied ones alone.
     """
     num_packed = 0
-    for parent in list(model.modules()):
-        for group in JOINED:
-            children = [getattr(parent, name, None) for name in group]
-            linears = [child for child in children if _is_plain(child)]
-            if len(linears) == len(group) and _can_join(linears):
-                product = JoinedProduct(linears)
-                for index, name in enumerate(group):
-                    setattr(parent, name, LinearPart(product, index))
-                num_packed += len(group)
-        for name, child in list(parent.named_children()):
-            if _is_plain(child):
-                setattr(parent, name, PackedLinear(child))
-                num_packed += 1
+    for parent in [module for module in model.modules() if not isinstance(module, PackedLinear)]:
+        grouped = {name for group in JOINED for name in group}
+        singles = [(name,) for name, _ in parent.named_children() if name not in grouped]
+        for group in (*JOINED, *singles):
+            num_packed += _pack(parent, group)
     return num_packed
 
 
 def unpack_linears(model: nn.Module) -> None:
-    """Undo `pack_linears`: plain layers with the same weights, bit for bit."""
+    """Undo `pack_linears`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, PackedLinear | LinearPart):
-                setattr(parent, name, _plain(child))
+            if isinstance(child, PackedLinear):
+                setattr(parent, name, child.plain)
+
+
+def _pack(parent: nn.Module, names: Sequence[str]) -> int:
+    """Pack a group of layers as one product if they can be joined, else one by one."""
+    linears = {name: child for name in names if _is_plain(child := getattr(parent, name, None))}
+    if len({(linear.in_features, linear.bias is None) for linear in linears.values()}) > 1:
+        return sum(_pack(parent, (name,)) for name in linears)
+    if linears:
+        product = PackedProduct(list(linears.values()))
+        for index, (name, linear) in enumerate(linears.items()):
+            setattr(parent, name, PackedLinear(linear, product, index))
+    return len(linears)
 
 
 def _is_plain(child: object) -> TypeGuard[nn.Linear]:
     if type(child) is not nn.Linear or child.weight.dtype != torch.float32:
         return False
     return not (child._forward_hooks or child._forward_pre_hooks)
-
-
-def _can_join(linears: Sequence[nn.Linear]) -> bool:
-    return len({(linear.in_features, linear.bias is None) for linear in linears}) == 1
-
-
-def _plain(packed: PackedLinear | LinearPart) -> nn.Linear:
-    plain = nn.Linear(packed.in_features, packed.out_features, bias=packed.bias is not None, device="meta")
-    plain.weight = nn.Parameter(packed.weight.clone(), requires_grad=False)
-    if packed.bias is not None:
-        plain.bias = nn.Parameter(packed.bias.detach().clone(), requires_grad=False)
-    return plain

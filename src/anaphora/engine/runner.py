@@ -12,7 +12,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from anaphora.engine.attention import AttentionKernel, ExtentAttention, kernel_for
 from anaphora.engine.kv_pool import KvPool
-from anaphora.engine.linear import can_pack, pack_linears, unpack_linears
+from anaphora.engine.linear import can_pack, pack_linears, packed_bytes, unpack_linears
+from anaphora.engine.memory import available_bytes
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.norm import fuse_norms
 from anaphora.engine.step import StepPlan
@@ -54,7 +55,7 @@ class ExtentRunner:
         AttentionMaskInterface.register(name, _no_mask)
         self.model.set_attn_implementation(name)
         self.num_packed = self.num_fused = 0
-        if can_pack(loaded.dtype, loaded.device):
+        if can_pack(loaded.dtype, loaded.device) and packed_bytes(self.model) <= available_bytes(self.device) // 2:
             self.num_packed, self.num_fused = pack_linears(self.model), fuse_norms(self.model)
 
     def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:

@@ -16,6 +16,9 @@ from anaphora.engine.sequence import Sequence
 GROWTH = 128
 """Slots reserved at a time for tokens to come, beside the sequence's own, so that a reply ends as one extent."""
 
+SCORED_CHUNK = 256
+"""Most rows of one step for a prompt whose tokens are scored: 50 MB of logits at a vocabulary of 49,152."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -90,7 +93,7 @@ class Scheduler:
                 budget -= 1
         shares = [share for share in shares if share.sequence.lease is not None]  # one may have been preempted
         for sequence in [s for s in self.running if not s.is_decoding]:
-            num_rows = min(budget, sequence.num_to_compute)
+            num_rows = min(budget, self._chunk(sequence))
             if num_rows > 0:
                 shares.append(Share(sequence, num_rows))
                 budget -= num_rows
@@ -104,10 +107,16 @@ class Scheduler:
                 break
             self.waiting.popleft()
             self._start(sequence, lease)
-            num_rows = min(budget, sequence.num_to_compute)
+            num_rows = min(budget, self._chunk(sequence))
             shares.append(Share(sequence, num_rows))
             budget -= num_rows
         return shares
+
+    def _chunk(self, sequence: Sequence) -> int:
+        """Bound the rows of a sequence in one step: scores of every row take vocab_size floats each."""
+        if sequence.is_scored and not sequence.num_generated:
+            return min(sequence.num_to_compute, max(SCORED_CHUNK, self._min_first_chunk))
+        return sequence.num_to_compute
 
     def _lease(self, sequence: Sequence, *, max_reuse: int) -> Lease | None:
         cached = self._cache.peek(sequence.namespace, sequence.tokens).num_tokens
