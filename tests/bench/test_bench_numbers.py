@@ -13,11 +13,15 @@ from rich.console import Console
 from anaphora.bench.floor import Hardware, Weights, floor_line, measure_hardware, weights_of, work_of
 from anaphora.bench.kernels import (
     Heads,
+    _call_all,
+    _packed,
     _read_apart,
     _read_together,
     compare_cuts,
+    compare_joining,
     compare_linears,
     compare_sharing,
+    joined_shapes,
     linear_shapes,
 )
 from anaphora.bench.lines import Line, at_least, at_most
@@ -111,15 +115,29 @@ def test_shared_reads_and_separate_reads_answer_the_same() -> None:
         torch.testing.assert_close(together, apart)
 
 
+def test_joined_layers_and_separate_ones_answer_the_same() -> None:
+    layers = [torch.nn.Linear(16, size, bias=False) for size in (8, 4)]
+    inputs = torch.randn(3, 16)
+    with torch.inference_mode():
+        joined = _call_all(_packed(dict(zip(("gate_proj", "up_proj"), layers, strict=True))), inputs)
+        apart = _call_all(_packed({"a": layers[0], "b": layers[1]}), inputs)
+        plain = [layer(inputs) for layer in layers]
+    for one, two, three in zip(joined, apart, plain, strict=True):
+        torch.testing.assert_close(one, two)
+        torch.testing.assert_close(one, three)
+
+
 def test_kernel_tables_have_a_row_for_every_case() -> None:
     shapes = linear_shapes(random_model("llama").model)
     assert shapes == [(64, 64), (32, 64), (128, 64), (64, 128), (384, 64)]
+    assert joined_shapes(random_model("llama").model) == [((64, 32, 32), 64), ((128, 128), 64)]
+    joining = compare_joining([((2048, 1024), 2048)], rows=(1, 2), num_rounds=1)
     linears = compare_linears([(2048, 2048)], rows=(1, 2), num_rounds=1)
     heads = Heads(num_kv_heads=1, num_groups=2, head_dim=16)
     cuts = compare_cuts(heads, past_tokens=(64,), num_rounds=1)
     sharing = compare_sharing(heads, shared_tokens=(16,), num_rounds=1)
-    assert [len(linears), len(cuts), len(sharing)] == [2, 4, 3]
-    for one in (*linears, *cuts, *sharing):
+    assert [len(linears), len(joining), len(cuts), len(sharing)] == [2, 2, 4, 3]
+    for one in (*linears, *joining, *cuts, *sharing):
         assert one.ours_us > 0
         assert one.gain == one.other_us / one.ours_us
 

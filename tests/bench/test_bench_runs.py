@@ -14,7 +14,7 @@ import anaphora.bench.show
 from anaphora.bench.decode import decode_line
 from anaphora.bench.demo import MAX_DIFFERENCE, ScoreTape, ask, difference
 from anaphora.bench.first_token import Case, lines_of, measure
-from anaphora.bench.kernels import Comparison, Heads, linear_shapes
+from anaphora.bench.kernels import Comparison, Heads, joined_shapes, linear_shapes
 from anaphora.bench.memory import memory_lines
 from anaphora.bench.pair import Pair
 from anaphora.cli.main import app
@@ -115,13 +115,14 @@ def test_kernel_tables_are_printed(model_folder: Path, monkeypatch: pytest.Monke
         shapes.append(what)
         return [Comparison("one case", 10.0, 25.0)]
 
-    for name in ("compare_linears", "compare_cuts", "compare_sharing"):
+    for name in ("compare_linears", "compare_joining", "compare_cuts", "compare_sharing"):
         monkeypatch.setattr(anaphora.bench.show, name, compared)
     for table in ("linear", "attention"):
         done = CliRunner().invoke(app, ["bench", table, "--model", str(model_folder)])
         assert done.exit_code == 0, done.output
         assert "2.50" in done.output
-    assert shapes == [linear_shapes(random_model("llama").model), Heads(2, 2, 16), Heads(2, 2, 16)]
+    model = random_model("llama").model
+    assert shapes == [linear_shapes(model), joined_shapes(model), Heads(2, 2, 16), Heads(2, 2, 16)]
 
 
 def test_transformers_table_is_printed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

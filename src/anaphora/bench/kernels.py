@@ -1,6 +1,7 @@
 """Tables behind the constants of the engine's kernels: linear layers, and reads of the pool."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from anaphora.bench.timing import interleaved, seconds
 from anaphora.engine.attention import CpuFlashKernel, Piece, merge
-from anaphora.engine.linear import PackedLinear
+from anaphora.engine.linear import JOINED, pack_linears
 
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
 PAST_TOKENS = (512, 1024, 2048, 6144)
@@ -54,19 +55,64 @@ def compare_linears(
     rows: Sequence[int] = LINEAR_ROWS,
     num_rounds: int = 7,
 ) -> list[Comparison]:
-    """Time `PackedLinear` against `torch.nn.functional.linear`, weights read from memory."""
+    """Time packed layers against `torch.nn.functional.linear`, weights read from memory."""
     found = []
     with torch.inference_mode():
         for out_features, in_features in shapes:
             num_copies = max(1, _COLD_BYTES // (4 * out_features * in_features))
             plain = [nn.Linear(in_features, out_features, bias=False) for _ in range(num_copies)]
-            packed = [PackedLinear(layer) for layer in plain]
+            packed = [_packed({"layer": layer})["layer"] for layer in plain]
             for num_rows in rows:
                 inputs = torch.randn(num_rows, in_features)
                 what = f"{in_features:,} to {out_features:,}, {num_rows:,} rows"
                 ours, other = ([partial(layer, inputs) for layer in layers] for layers in (packed, plain))
                 found.append(_compare(what, ours, other, num_rounds=num_rounds))
     return found
+
+
+def compare_joining(
+    groups: Sequence[tuple[tuple[int, ...], int]],  # (out_features of each layer, in_features)
+    *,
+    rows: Sequence[int] = LINEAR_ROWS,
+    num_rounds: int = 7,
+) -> list[Comparison]:
+    """Time layers that read one input as one product against as many packed layers, weights read from memory."""
+    found = []
+    with torch.inference_mode():
+        for sizes, in_features in groups:
+            num_copies = max(1, _COLD_BYTES // (4 * sum(sizes) * in_features))
+            names = next(names for names in JOINED if len(names) == len(sizes))
+            plain = [[nn.Linear(in_features, size, bias=False) for size in sizes] for _ in range(num_copies)]
+            joined = [_packed(dict(zip(names, layers, strict=True))) for layers in plain]
+            apart = [_packed({f"layer_{index}": layer for index, layer in enumerate(layers)}) for layers in plain]
+            for num_rows in rows:
+                inputs = torch.randn(num_rows, in_features)
+                what = f"{in_features:,} to {' + '.join(f'{size:,}' for size in sizes)}, {num_rows:,} rows"
+                ours, other = ([partial(_call_all, layers, inputs) for layers in way] for way in (joined, apart))
+                found.append(_compare(what, ours, other, num_rounds=num_rounds))
+    return found
+
+
+def _packed(layers: Mapping[str, nn.Linear]) -> nn.ModuleDict:
+    """Pack copies of layers as the engine does it for a module that has them under these names."""
+    module = nn.ModuleDict(copy.deepcopy(dict(layers)))
+    assert pack_linears(module) == len(layers)
+    return module
+
+
+def _call_all(layers: nn.ModuleDict, inputs: Tensor) -> list[Tensor]:
+    return [layer(inputs) for layer in layers.values()]
+
+
+def joined_shapes(model: nn.Module) -> list[tuple[tuple[int, ...], int]]:
+    """The distinct groups of a model's layers that read one input: out_features of each, and in_features."""
+    found = []
+    for parent in model.modules():
+        for group in JOINED:
+            layers = [layer for name in group if isinstance(layer := getattr(parent, name, None), nn.Linear)]
+            if len(layers) == len(group):
+                found.append((tuple(layer.out_features for layer in layers), layers[0].in_features))
+    return list(dict.fromkeys(found))
 
 
 def linear_shapes(model: nn.Module) -> list[tuple[int, int]]:

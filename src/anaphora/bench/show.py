@@ -12,8 +12,10 @@ from anaphora.bench.kernels import (
     Comparison,
     Heads,
     compare_cuts,
+    compare_joining,
     compare_linears,
     compare_sharing,
+    joined_shapes,
     linear_shapes,
 )
 from anaphora.bench.lines import Line
@@ -42,9 +44,11 @@ def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache
 
 
 def show_linears(model: str, *, cache_dir: Path | None) -> None:
-    """Print packed against plain linear layers."""
-    shapes = linear_shapes(plain_copy(model, cache_dir).model)
-    _print("PackedLinear against torch.nn.functional.linear", ("packed", "F.linear"), compare_linears(shapes))
+    """Print packed against plain linear layers, and joined against packed ones."""
+    plain = plain_copy(model, cache_dir).model
+    shapes, groups = linear_shapes(plain), joined_shapes(plain)
+    _print("Packed linear layers against torch.nn.functional.linear", ("packed", "F.linear"), compare_linears(shapes))
+    _print("Layers that read one input, as one product or apart", ("joined", "apart"), compare_joining(groups))
 
 
 def show_attention(model: str, *, cache_dir: Path | None) -> None:
