@@ -50,7 +50,7 @@ def table_of(study: Study) -> Table:
         caption = "This trace tells lengths only: reuse can't be judged, and every prompt was taken for new."
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in ("policy", "size, tokens", "of distinct", "tokens hit", "in whole blocks", "evicted", "refused"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+        table.add_column(heading, justify="left" if heading == "policy" else "right", overflow="fold")
     for result in study.results:
         table.add_row(
             result.policy if result.num_replicas == 1 else f"{result.policy}, {result.num_replicas} x {result.routing}",
