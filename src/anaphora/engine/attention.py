@@ -193,6 +193,9 @@ class ExtentAttention:
         """Merge reads of extents with causal attention among the step's own keys and values (`fresh`)."""
         plan = self.plan
         assert plan is not None
+        if len(plan.sequences) == 1:
+            rows_out.copy_(self._attend_alone(layer, query, fresh, scale))
+            return
         key, value = fresh
         pieces: list[list[Piece]] = [[] for _ in plan.sequences]
         for read in plan.reads:
@@ -202,6 +205,19 @@ class ExtentAttention:
             if rows.num_rows > 1:
                 pieces[index].append(self.kernel.causal(query[:, :, own], key[:, own], value[:, own], scale))
             rows_out[:, :, own] = merge(pieces[index])
+
+    def _attend_alone(self, layer: int, query: Tensor, fresh: tuple[Tensor, Tensor], scale: float) -> Tensor:
+        """Answer the only sequence of a step, whose rows are all there are: nothing has to be cut out or joined."""
+        plan = self.plan
+        assert plan is not None
+        keys, values = self.pool.keys[layer], self.pool.values[layer]
+        pieces: list[Piece] = []
+        for read in plan.reads:
+            extent = slice(read.extent.start, read.extent.stop)
+            pieces += self.kernel.past(query, keys[:, extent], values[:, extent], scale)
+        if query.shape[2] > 1:
+            pieces.append(self.kernel.causal(query, *fresh, scale))
+        return merge(pieces)
 
     def _attend_past(self, layer: int, query: Tensor, read: Read, pieces: list[list[Piece]], scale: float) -> None:
         plan = self.plan

@@ -56,13 +56,16 @@ class PackedProduct:
         return result
 
     def _product(self, inputs: Tensor) -> Tensor:
-        rows = inputs.reshape(-1, inputs.shape[-1])
-        num_rows = rows.shape[0]
+        num_rows = inputs.numel() // inputs.shape[-1]
         num_padded = ROW_COUNTS[bisect_left(ROW_COUNTS, num_rows)] - num_rows
-        if num_padded:
-            rows = functional.pad(rows, (0, 0, 0, num_padded))
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
-        return result[:num_rows].view(*inputs.shape[:-1], -1)
+        if not num_padded:
+            return self._multiply(inputs)
+        rows = functional.pad(inputs.reshape(num_rows, -1), (0, 0, 0, num_padded))
+        return self._multiply(rows)[:num_rows].view(*inputs.shape[:-1], -1)
+
+    def _multiply(self, inputs: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._packed, self._bias, "none", [], "")
+        return result
 
 
 class PackedLinear(nn.Module):
