@@ -6,6 +6,7 @@ from anaphora.api.answers import CallPiece, TextPiece, collect
 from anaphora.api.auth import keys_of
 from anaphora.api.errors import Protocol, error_reply
 from anaphora.api.models import ServedModels
+from anaphora.api.openai_completions import read_completion
 from anaphora.api.replay import HandedOut, ReplayMemory
 from anaphora.api.wire import parse_body
 from anaphora.engine.request import DEFAULT_TENANT, Tenant
@@ -162,3 +163,23 @@ def test_text_around_calls_stays_in_order() -> None:
     events = [TextPiece(0, "a"), TextPiece(0, "b"), CallPiece(0, "1", "f", "{}"), TextPiece(0, "c"), Finish(0, "stop")]
     (answer,) = collect(events, 1)
     assert answer.blocks == (TextPiece(0, "ab"), CallPiece(0, "1", "f", "{}"), TextPiece(0, "c"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32", "utf-16-le"])
+@pytest.mark.parametrize("text", ["\ud800", "\\ud800", "a\udc00\ud800"])
+def test_no_encoding_brings_a_lone_surrogate_in(text: str, encoding: str) -> None:
+    with pytest.raises(RequestError):
+        parse_body(f'{{"a": "{text}"}}'.encode(encoding, "surrogatepass"))
+
+
+def test_byte_order_mark_is_no_part_of_the_body() -> None:
+    assert parse_body(b'\xef\xbb\xbf{"a": "\xc3\xa9"}') == {"a": "\u00e9"}
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 2**63, -(2**64), 10**100, True, 1.0, None, "1"])
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_token_ids_of_any_size_are_refused_by_place(token: object, is_batch: bool) -> None:
+    prompt: list[object] = [5, token]
+    with pytest.raises(RequestError) as caught:
+        read_completion({"model": "m", "prompt": [prompt] if is_batch else prompt})
+    assert caught.value.field == ("prompt[0][1]" if is_batch else "prompt[1]")

@@ -108,7 +108,7 @@ def _filled(text: str, path: str) -> str:
 
 def _tokens(value: list[Any], path: str) -> tuple[int, ...]:
     for index, token in enumerate(value):
-        if not _is_token(token):
+        if not (_is_token(token) and 0 <= token < 2**31):
             refuse(f"{path}[{index}]", "must be a token id.")
     return tuple(value)
 

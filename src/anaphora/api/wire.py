@@ -23,9 +23,12 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     Raises: RequestError for anything else, and for text that no tokenizer could take (lone surrogates).
     """
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
-        if b"\\u" in raw:
+        text = raw.decode("utf-8-sig")  # strictly: json.loads(bytes) would let encoded surrogates through
+        body = json.loads(text, parse_constant=_refuse_constant)
+        if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The body is not valid UTF-8: {error.reason} at byte {error.start}.") from None
     except UnicodeEncodeError:
         raise RequestError("The body has an escaped surrogate without its other half, which is no character.") from None
     except RecursionError:
