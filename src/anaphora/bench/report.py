@@ -24,7 +24,7 @@ def table_of(lines: Sequence[Line], machine: Machine) -> Table:
     for line in lines:
         verdict = f"[{_COLOURS[line.verdict]}]{line.verdict}[/]"
         made_of = ", ".join(f"{name} {_number(value)}" for name, value in line.parts.items())
-        table.add_row(line.name, f"{line.value:.3g} {line.unit}", str(line.target or ""), verdict, made_of)
+        table.add_row(line.name, f"{line.value:.4g} {line.unit}", str(line.target or ""), verdict, made_of)
     return table
 
 

@@ -34,7 +34,7 @@ def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache
         for line in run_suite(
             model, plan, cache_dir=cache_dir, progress=lambda doing: status.update(f"Measuring: {doing}")
         ):
-            console.print(f"{line.name}: {line.value:.3g} {line.unit}  {line.verdict}", highlight=False)
+            console.print(f"{line.name}: {line.value:.4g} {line.unit}  {line.verdict}", highlight=False)
             lines.append(line)
     machine = this_machine()
     console.print(table_of(lines, machine))
