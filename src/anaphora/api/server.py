@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from socket import AF_INET6, socket
+from socket import AF_INET6, AI_PASSIVE, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 
 import uvicorn
 
@@ -12,6 +12,7 @@ from anaphora.api.app import ApiSettings, build_app
 from anaphora.api.auth import keys_of
 from anaphora.config import Settings
 from anaphora.engine.engine import Engine
+from anaphora.errors import SettingsError
 
 _LAST_WORDS_S = 10
 """Time for the last error messages to go out after the engine was closed; then connections are cut."""
@@ -23,24 +24,44 @@ def serve(settings: Settings) -> None:
     Running requests get `shutdown_timeout_s` to finish; those left are ended with an error in their protocol's shape.
     Raises: ModelUnavailable, SettingsError.
     """
-    engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
+    with bind(settings.host, settings.port) as bound:
+        engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
+        try:
+            app = build_app(engine, api_settings(settings), on_shutdown=engine.close)
+            config = uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=settings.shutdown_timeout_s + _LAST_WORDS_S,
+                server_header=False,
+            )
+            logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            server = AnnouncingServer(config, lambda url: announce(url, engine))
+            server.at_deadline(settings.shutdown_timeout_s, engine.close)
+            server.run(sockets=[bound])
+        finally:
+            engine.close()
+
+
+def bind(host: str, port: int) -> socket:
+    """Take the address before the model is loaded, so that a wrong one is told at once. Nothing is accepted yet.
+
+    Raises: SettingsError.
+    """
+    bound: socket | None = None
     try:
-        app = build_app(engine, api_settings(settings), on_shutdown=engine.close)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=settings.shutdown_timeout_s + _LAST_WORDS_S,
-            server_header=False,
-        )
-        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        server = AnnouncingServer(config, lambda url: announce(url, engine))
-        server.at_deadline(settings.shutdown_timeout_s, engine.close)
-        server.run()
-    finally:
-        engine.close()
+        family, kind, protocol, _, address = getaddrinfo(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0]
+        bound = socket(family, kind, protocol)
+        bound.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise SettingsError(
+            f"host = {host!r}, port = {port} can't be listened on: {error.strerror or error}. "
+            "Choose another port (0 takes any free one), or stop what uses this one."
+        ) from error
+    return bound
 
 
 def api_settings(settings: Settings) -> ApiSettings:

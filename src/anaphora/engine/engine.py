@@ -99,6 +99,7 @@ class Engine:
         `cache_dir` is where fetched models are kept (default: the user's cache folder).
         Raises: ModelUnavailable, SettingsError.
         """
+        _check_settings(settings)
         loaded = in_passing_thread(
             lambda: load_model(
                 model,
@@ -286,6 +287,15 @@ def _check_settings(settings: EngineSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} = {value} is not allowed: it has to be 1 or more.")
+    _check_device(settings.device)
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # what torch raises depends on its build
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"device = {name!r} can't be used here: {reason}. Use device = 'cpu'.") from error
 
 
 def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:

@@ -32,6 +32,11 @@ def check_sampling(sampling: Sampling, *, vocab_size: int) -> None:
         value = getattr(sampling, field)
         if not is_allowed(value):
             raise RequestError(f"{field} = {value} is not allowed: it has to be {rule}.", field=field)
+    for token_id in sampling.stop_token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"stop_token_ids names token {token_id}; the vocabulary is [0, {vocab_size}).", field="stop_token_ids"
+            )
     for token_id, bias in sampling.logit_bias.items():
         if not 0 <= token_id < vocab_size:
             raise RequestError(
