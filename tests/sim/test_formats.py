@@ -100,7 +100,7 @@ def test_agent_sessions_share_nothing_and_the_rest_behind_whole_blocks_is_new(tm
 def test_requests_of_sub_agents_are_read_in_place(tmp_path):
     inner = {"t": 1.0, "in": 64, "hash_ids": [1]}
     path = tmp_path / "a.json"
-    path.write_text(session({"t": 0.0, "in": 64, "hash_ids": [1]}, {"type": "subagent", "requests": [inner]}))
+    path.write_text(session({"t": 0.0, "in": 64, "hash_ids": [1]}, {"requests": [inner]}))
     assert [one.time_s for one in load_trace(path).requests] == [0.0, 1.0]
 
 

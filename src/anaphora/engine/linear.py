@@ -3,7 +3,8 @@
 On x86 CPUs in float32, `torch.nn.functional.linear` is 2-4 x above the memory floor at 1 to 64 rows, the sizes of a
 decode step and of a cache hit. oneDNN with weights packed once is up to 3 x faster there, and layers that read the same
 input (queries, keys and values; gate and up) gain again when they are joined into one product. From some hundred rows
-on the two are alike (`anaphora bench linear`), so a cold prefill takes the plain way.
+on it is ahead by a tenth or less (`anaphora bench linear`), which is not worth the memory told of below: a cold prefill
+takes the plain way.
 
 oneDNN compiles and keeps code for every number of rows that it meets, about half a megabyte for each layer shape, and
 never lets go of it. Rows are therefore padded to one of `ROW_COUNTS`.
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Row counts that the packed product is computed for. Above the last one the plain product is as fast."""
+"""Row counts that the packed product is computed for. Above the last one the plain product is nearly as fast."""
 
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names under which Transformers' models keep layers that read the same input, in the order of their calls."""
