@@ -400,18 +400,23 @@ def test_exception_in_the_block_keeps_nothing_and_gives_the_room_back(prompts: P
     assert (counts.leased, counts.evictable) == (0, 0)
 
 
-def test_pass_that_failed_half_way_is_computed_again(prompts: PromptCache, model: Any) -> None:
-    prompt = tokens(20)
+def compute_half_then_fail(model: Any, prompt: Any, cache: Any) -> None:
+    """Run the first ten tokens, and the rest up to a failure in the second layer."""
 
     def fail(*ignored: Any) -> None:
         raise KeyError("the second layer fails")
 
+    model(prompt[:, :10], cache=cache)
+    handle = model.model.layers[1].register_forward_pre_hook(fail)
+    with pytest.raises(KeyError):
+        model(prompt[:, 10:], cache=cache)
+    handle.remove()
+
+
+def test_pass_that_failed_half_way_is_computed_again(prompts: PromptCache, model: Any) -> None:
+    prompt = tokens(20)
     with torch.no_grad(), prompts.attach(prompt) as cache:
-        model(prompt[:, :10], cache=cache)
-        handle = model.model.layers[1].register_forward_pre_hook(fail)
-        with pytest.raises(KeyError):
-            model(prompt[:, 10:], cache=cache)
-        handle.remove()
+        compute_half_then_fail(model, prompt, cache)
         found = greedy(model, prompt, cache=cache)
     assert_same_answer(model, found, greedy(model, prompt))
     assert attached(prompts, model, prompt).num_computed_tokens == 1
@@ -419,16 +424,8 @@ def test_pass_that_failed_half_way_is_computed_again(prompts: PromptCache, model
 
 def test_half_computed_pass_is_not_kept(prompts: PromptCache, model: Any) -> None:
     prompt = tokens(20)
-
-    def fail(*ignored: Any) -> None:
-        raise KeyError("the second layer fails")
-
     with torch.no_grad(), prompts.attach(prompt) as cache:
-        model(prompt[:, :10], cache=cache)
-        handle = model.model.layers[1].register_forward_pre_hook(fail)
-        with pytest.raises(KeyError):
-            model(prompt[:, 10:], cache=cache)
-        handle.remove()
+        compute_half_then_fail(model, prompt, cache)
     assert cache.receipt.num_written_tokens == 10
 
 
