@@ -83,6 +83,7 @@ def heavy_after(code: str) -> list[str]:
         ),
         ("import anaphora.core.cache", ("numpy",)),
         ("import anaphora.prompt.render", ("numpy",)),
+        ("import anaphora.contract.profiles", ("numpy",)),
     ],
 )
 def test_light_things_load_light(code: str, allowed: tuple[str, ...]) -> None:
