@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import anaphora
-from anaphora.cli import bench, chat, demo, models, serve, simulate
+from anaphora.cli import bench, chat, cost, demo, models, serve, simulate
 from anaphora.errors import AnaphoraError
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ app.command()(demo.demo)
 app.command()(serve.serve)
 app.command()(chat.chat)
 app.command()(simulate.simulate)
+app.command()(cost.cost)
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
 

@@ -1,0 +1,71 @@
+"""Read request logs and usage exports. A line that can't be read is left out and told, never guessed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anaphora.contract.usage_records import NoUsage, UsageRecord, records_of
+from anaphora.errors import AnaphoraError
+
+
+class UnreadableUsage(AnaphoraError):
+    """A file can't be read, or has no usage in it at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFile:
+    """What one file holds."""
+
+    path: Path
+    records: tuple[UsageRecord, ...]
+    problems: tuple[str, ...]  # one sentence for each thing left out
+
+
+def read_usage(path: Path) -> UsageFile:
+    """The records of a file: JSON lines, one JSON object, or a list of objects.
+
+    Raises: UnreadableUsage where nothing in it is usage.
+    Cost: the whole file in memory.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableUsage(f"{path} can't be read: {error}.") from None
+    records: list[UsageRecord] = []
+    problems: list[str] = []
+    for where, value in _values(text):
+        try:
+            if not isinstance(value, dict):
+                raise NoUsage("is not a JSON object")
+            records += records_of(value)
+        except NoUsage as error:
+            problems.append(f"{path.name}, {where} {error}.")
+    if not records:
+        first = problems[0] if problems else "It is empty."
+        raise UnreadableUsage(f"{path} has no usage in it. {first}")
+    return UsageFile(path, tuple(records), tuple(problems))
+
+
+def _values(text: str) -> Iterator[tuple[str, Any]]:
+    """Each value and where it stands."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                yield f"line {number}", _value(line)
+        return
+    if isinstance(whole, list):
+        for number, value in enumerate(whole, start=1):
+            yield f"entry {number}", value
+    else:
+        yield "the object", whole
+
+
+def _value(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
