@@ -56,6 +56,28 @@ def test_answer_is_split_into_text_and_calls(text: str, expected: list[ParsedTex
     assert merged([*pieces, *parser.finish()]) == expected
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": NaN}',
+        '{"a": "\\ud800"}',
+        '{"a": ' + "[" * 200 + "]" * 200 + "}",
+        '{"a": ' + "[" * 20_000 + "]" * 20_000 + "}",
+        '{"a": ' + "[" * 20_000,
+        '{"a": ' + '{"b": ' * 20_000,
+        '{"a": ' + "9" * 5000 + "}",
+    ],
+    ids=["constant", "half a character", "deep", "very deep", "endless", "endless objects", "long number"],
+)
+@pytest.mark.parametrize("opener", ["<tool_call>", ""])
+def test_call_whose_arguments_no_client_could_read_is_text(opener: str, arguments: str) -> None:
+    text = f'{opener}{{"name": "f", "arguments": {arguments}}}'
+    assert merged(list(parse_answer(text, NAMES))) == [ParsedText(text)]
+    parser = CallParser(NAMES)
+    halves = [*parser.feed(text[: len(text) // 2]), *parser.feed(text[len(text) // 2 :]), *parser.finish()]
+    assert merged(halves) == [ParsedText(text)]
+
+
 def test_two_calls_in_a_row_come_out_as_two() -> None:
     one = '<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>'
     assert parse_answer(f"{one}\n{one}\n", NAMES) == (OSLO, OSLO)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from anaphora.api.wire import WireModel, json_text, refuse, validated, want_list, want_object, want_text
+from anaphora.api.wire import WireModel, json_text, optional_text, refuse, validated, want_list, want_object, want_text
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import (
     CacheMark,
@@ -42,7 +42,7 @@ class CountRequest(WireModel):
 
     model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    system: str | list[dict[str, Any]] | None = None
+    system: Any = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
@@ -122,10 +122,12 @@ def read_count(body: dict[str, Any]) -> CountCall:
 
 
 def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
-    if request.output_config and request.output_config.get("format"):
+    if (request.output_config or {}).get("format") is not None:
         refuse("output_config.format", "is not supported: output is not constrained to a schema.")
     if body.get("mcp_servers"):
         refuse("mcp_servers", "is not supported: this server calls no other servers.")
+    if request.thinking is not None:
+        want_text(request.thinking.get("type"), "thinking.type")
     _mark(body, "")
     tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
     last = len(request.messages) - 1
@@ -150,21 +152,22 @@ def _check_prefill_only(request: MessagesRequest, prompt: Prompt) -> None:
         refuse("max_tokens", "must be at least 1 when thinking is enabled.")
 
 
-def _system(value: str | list[dict[str, Any]] | None) -> tuple[Text, ...]:
-    if value is None or value == "":
+def _system(value: object) -> tuple[Text, ...]:
+    if value is None or value in ("", []):
         return ()
     if isinstance(value, str):
         texts = [Text(value, "system")]
-    else:
+    elif isinstance(value, list):
         texts = [_system_block(block, f"system[{index}]") for index, block in enumerate(value)]
-    if not texts:
-        return ()
+    else:
+        refuse("system", "must be a string or a list of text blocks.")
     opening = texts[0]
     rest = _BILLING_LINE.sub("", opening.text)
     return (*([Text(rest, opening.path, opening.mark)] if rest else []), *texts[1:])
 
 
-def _system_block(block: dict[str, Any], path: str) -> Text:
+def _system_block(value: object, path: str) -> Text:
+    block = want_object(value, path)
     if block.get("type") != "text":
         refuse(f"{path}.type", 'must be "text".')
     return _text(block, path)
@@ -179,7 +182,7 @@ def _tool(value: dict[str, Any], path: str) -> Tool:
         refuse(f"{path}.name", "must not be empty.")
     return Tool(
         name=name,
-        description=want_text(value.get("description") or "", f"{path}.description"),
+        description=optional_text(value, "description", path),
         schema=json_text(want_object(value.get("input_schema"), f"{path}.input_schema")),
         path=path,
         mark=_mark(value, path),
@@ -190,7 +193,7 @@ def _tool_choice(value: dict[str, Any] | None, tools: tuple[Tool, ...]) -> ToolC
     if value is None:
         return ToolChoice()
     kind = value.get("type")
-    parallel = value.get("disable_parallel_tool_use") is not True
+    parallel = not _flag(value, "disable_parallel_tool_use", "tool_choice")
     if kind == "auto":
         return ToolChoice("auto", parallel=parallel)
     if kind == "none":
@@ -247,7 +250,7 @@ def _parts(block: dict[str, Any], path: str, role: Role) -> Iterator[Part]:
             call_id=want_text(block.get("tool_use_id"), f"{path}.tool_use_id"),
             text=_result_text(block.get("content"), f"{path}.content"),
             path=path,
-            is_error=block.get("is_error") is True,
+            is_error=_flag(block, "is_error", path),
             mark=_mark(block, path),
         )
     elif kind in ("document", "search_result") and role == "user":
@@ -288,9 +291,9 @@ def _result_text(content: object, path: str) -> str:
 
 def _document_text(block: dict[str, Any], path: str) -> str:
     """A document or search result as text: what it is called, where it is from, what it says."""
-    heads = [block.get("title"), block.get("context")]
+    heads = [optional_text(block, name, path) for name in ("title", "context")]
     if block["type"] == "search_result":
-        heads.append(block.get("source"))
+        heads.append(optional_text(block, "source", path))
         body = _result_text(block.get("content"), f"{path}.content")
     else:
         source = want_object(block.get("source"), f"{path}.source")
@@ -301,7 +304,15 @@ def _document_text(block: dict[str, Any], path: str) -> str:
             body = _result_text(source.get("content"), f"{path}.source.content")
         else:
             refuse(f"{path}.source.type", f"{str(kind)[:60]!r} is not supported: only text documents are.")
-    return "\n".join([*(head for head in heads if isinstance(head, str) and head), body])
+    return "\n".join([*(head for head in heads if head), body])
+
+
+def _flag(block: dict[str, Any], name: str, path: str) -> bool:
+    """A yes or no that may be left out."""
+    value = block.get(name)
+    if value is not None and not isinstance(value, bool):
+        refuse(f"{path}.{name}", "must be true or false.")
+    return value is True
 
 
 def _mark(block: dict[str, Any], path: str) -> CacheMark | None:

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from anaphora.api.errors import ErrorReply, Protocol, error_reply
-from anaphora.errors import AnaphoraError, BodyTooLarge
+from anaphora.errors import AnaphoraError, BodyTooLarge, RequestError
 
 logger = logging.getLogger("anaphora.api")
 
@@ -32,8 +32,9 @@ class ClientGone(Exception):
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """The whole body.
 
-    Raises: BodyTooLarge, ClientGone.
+    Raises: RequestError for a body that isn't sent as JSON, BodyTooLarge, ClientGone.
     """
+    _check_headers(request.headers)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -50,6 +51,17 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise BodyTooLarge(f"The body has more than {max_bytes} bytes, the most this server takes.")
     return b"".join(chunks)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind != "application/json" and not kind.endswith("+json"):
+        raise RequestError(f"content-type: must be application/json, not {kind[:60]!r}.", field="content-type")
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RequestError(
+            f"content-encoding: {encoding[:60]!r} is not supported; send the body as it is.", field="content-encoding"
+        )
 
 
 async def until_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -5,11 +5,11 @@ Fields that would change the answer and can't be honoured are refused by name; f
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from anaphora.api.wire import WireModel, json_text, refuse, validated, want_list, want_object, want_text
+from anaphora.api.wire import WireModel, json_text, optional_text, refuse, validated, want_list, want_object, want_text
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import (
     CacheMark,
@@ -78,7 +78,7 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
@@ -186,7 +186,7 @@ def _tool(value: dict[str, Any], path: str) -> Tool:
     name = want_text(function.get("name"), f"{path}.function.name")
     if not name:
         refuse(f"{path}.function.name", "must not be empty.")
-    description = want_text(function.get("description") or "", f"{path}.function.description")
+    description = optional_text(function, "description", f"{path}.function")
     parameters = function.get("parameters")
     schema = want_object({"type": "object"} if parameters is None else parameters, f"{path}.function.parameters")
     return Tool(name=name, description=description, schema=json_text(schema), path=path)
@@ -198,11 +198,12 @@ def _tool_choice(request: ChatRequest, tools: tuple[Tool, ...]) -> ToolChoice:
         return ToolChoice("auto", parallel=parallel)
     if choice == "none":
         return ToolChoice("none", parallel=parallel)
+    if choice != "required" and not isinstance(choice, dict):
+        refuse("tool_choice", "must be none, auto, required, or an object that names a function.")
     if not tools:
         refuse("tool_choice", "needs tools.")
     if choice == "required":
         return ToolChoice("any", parallel=parallel)
-    assert isinstance(choice, dict), "validated"
     if choice.get("type") != "function":
         refuse("tool_choice.type", 'must be "function".')
     function = want_object(choice.get("function"), "tool_choice.function")
@@ -220,10 +221,11 @@ def _message(value: dict[str, Any], path: str) -> Message:
         return Message(role, (_tool_result(value, path),), path)
     content = value.get("content")
     calls = value.get("tool_calls") if role == "assistant" else None
+    calls = [] if calls is None else want_list(calls, f"{path}.tool_calls")
     if content is None and not calls:
         refuse(f"{path}.content", "must be a string or a list of content parts.")
     parts: list[Part] = [] if content is None else list(_texts(content, f"{path}.content", role))
-    for index, call in enumerate(want_list(calls or [], f"{path}.tool_calls")):
+    for index, call in enumerate(calls):
         parts.append(_tool_use(call, f"{path}.tool_calls[{index}]"))
     return Message(role, tuple(parts), path)
 
@@ -268,5 +270,5 @@ def _tool_result(value: dict[str, Any], path: str) -> ToolResult:
         call_id=want_text(value.get("tool_call_id"), f"{path}.tool_call_id"),
         text="\n".join(text.text for text in texts),
         path=f"{path}.content",
-        name=want_text(value.get("name") or "", f"{path}.name"),
+        name=optional_text(value, "name", path),
     )

@@ -63,6 +63,8 @@ def read_completion(body: dict[str, Any]) -> CompletionCall:
         refuse("best_of", "must equal n: every answer that is computed is returned.")
     echoes = bool(request.echo)
     max_tokens = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    if max_tokens == 0 and not echoes:
+        refuse("max_tokens", "must be at least 1 unless echo is true: the answer would be empty.")
     sampling = sampling_of(
         request,
         max_tokens=max_tokens,

@@ -6,13 +6,13 @@ be computed again. A turn is recognised by its first call's id, and only taken w
 are still what was handed out. What is not remembered is rendered the ordinary way.
 """
 
-import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from anaphora.engine.request import Tenant
 from anaphora.prompt.canonical import Message, ToolUse
+from anaphora.prompt.strict_json import NotJson, read_json
 
 MAX_BYTES = 16 * 2**20
 """Room for about ten thousand calling turns; the oldest go first."""
@@ -70,8 +70,8 @@ def _is_same(turn: HandedOut, message: Message, calls: list[ToolUse]) -> bool:
 
 def _value(arguments: str) -> object:
     try:
-        return json.loads(arguments)
-    except ValueError:
+        return read_json(arguments)
+    except NotJson:
         return arguments
 
 

@@ -7,12 +7,16 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from anaphora.errors import RequestError
+from anaphora.prompt.strict_json import NotJson, read_json
 
 Wire = TypeVar("Wire", bound="WireModel")
 
 
 class WireModel(BaseModel):
-    """A request body: types are taken at their word, fields nobody here knows are left alone."""
+    """A request body: types are taken at their word, fields nobody here knows are left alone.
+
+    A field of several types is `Any` and read by hand: the path of an error would name the type instead of the field.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -23,17 +27,10 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     Raises: RequestError for anything else, and for text that no tokenizer could take (lone surrogates).
     """
     try:
-        text = raw.decode("utf-8-sig")  # strictly: json.loads(bytes) would let encoded surrogates through
-        body = json.loads(text, parse_constant=_refuse_constant)
-        if "\\u" in text:
-            json.dumps(body, ensure_ascii=False).encode()
+        body = read_json(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise RequestError(f"The body is not valid UTF-8: {error.reason} at byte {error.start}.") from None
-    except UnicodeEncodeError:
-        raise RequestError("The body has an escaped surrogate without its other half, which is no character.") from None
-    except RecursionError:
-        raise RequestError("The body is nested too deeply.") from None
-    except ValueError as error:
+    except NotJson as error:
         raise RequestError(f"The body is not valid JSON: {error}.") from None
     if not isinstance(body, dict):
         raise RequestError("The body must be a JSON object.")
@@ -50,7 +47,12 @@ def validated(model: type[Wire], body: Mapping[str, Any]) -> Wire:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
     path = path_of(first["loc"])
-    raise RequestError(f"{path}: {first['msg']}.", field=path)
+    problem = "Input should be an object" if first["type"] in _OBJECT_WANTED else first["msg"]
+    raise RequestError(f"{path}: {problem}.", field=path)
+
+
+_OBJECT_WANTED = ("dict_type", "model_type")
+"""Errors that are told in JSON's words, not in Python's."""
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
@@ -84,10 +86,12 @@ def want_text(value: object, path: str) -> str:
     return value
 
 
+def optional_text(value: Mapping[str, Any], name: str, path: str) -> str:
+    """A string that may be left out of the object at `path`; then it is empty."""
+    text = value.get(name)
+    return "" if text is None else want_text(text, f"{path}.{name}")
+
+
 def json_text(value: object) -> str:
     """JSON with keys in the order they came, spaced as models write it."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

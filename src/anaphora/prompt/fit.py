@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anaphora.prompt.canonical import Message, Prompt, Text, Thinking, Tool, ToolResult, ToolUse
+from anaphora.prompt.strict_json import NotJson, read_json
 from anaphora.prompt.template import TemplateTraits
 from anaphora.prompt.tool_calls import write_call
 
@@ -237,8 +238,8 @@ def _call_entry(call: ToolUse, traits: TemplateTraits) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     """Arguments as templates want them: an object, or the text itself where it isn't one."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = read_json(text)
+    except NotJson:
         return text
     return value if isinstance(value, dict) else text
 

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from anaphora.prompt.strict_json import read_json
+
 CallStyle = Literal["hermes", "mistral", "llama"]
 
 _OPENERS = {"<tool_call>": "</tool_call>", "[TOOL_CALLS]": "", "<|python_tag|>": ""}
@@ -229,7 +231,7 @@ def _read_object(text: str, start: int) -> tuple[ParsedCall, int]:
             position = _skip_space(text, position + 1)
     if not isinstance(name, str) or not name:
         raise ValueError("a call has a name")
-    if not isinstance(json.loads(arguments), dict):
+    if not isinstance(read_json(arguments), dict):
         raise ValueError("arguments are an object")
     return ParsedCall(name=name, arguments=arguments), position + 1
 
@@ -249,6 +251,8 @@ def _may_become_call(text: str) -> bool:
         return False
     try:
         _, end = _DECODER.raw_decode(compact)
+    except RecursionError:
+        return False
     except ValueError as error:
         # An error near the end may be cured by more text (a literal or an escape cut short); one before can't.
         position = getattr(error, "pos", len(compact))
