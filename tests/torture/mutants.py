@@ -94,8 +94,8 @@ MUTANTS = (
     # policy
     Mutant(
         "policy.py",
-        "return next(iter(self._entries))",
-        "return next(reversed(self._entries))",
+        "return next(iter(self._readmitted or self._entries))",
+        "return next(reversed(self._readmitted or self._entries))",
         "the most recent is evicted",
     ),
     Mutant(
@@ -129,10 +129,11 @@ MUTANTS = (
     Mutant("index.py", "return first if differs[first] else length", "return length", "tokens are not compared"),
     Mutant(
         "index.py",
-        "        if num_within < child.num_tokens:\n            break\n",
-        "",
+        "        position += num_within\n        break\n",
+        "        position += num_within\n",
         "a walk goes on below a node that matched in part",
     ),
+    Mutant("index.py", "tokens.itemsize * position", "position", "a walk compares tokens at the wrong place"),
     Mutant(
         "index.py",
         "goes_on and position < len(tokens)",
@@ -141,8 +142,8 @@ MUTANTS = (
     ),
     Mutant(
         "index.py",
-        "num_within < node.num_tokens or not node.is_leaf",
-        "not node.is_leaf",
+        "num_within < node.num_tokens or bool(node.children)",
+        "bool(node.children)",
         "divergence inside a node is not seen",
     ),
     Mutant("index.py", "for piece in reversed(pieces)", "for piece in pieces", "a path's slots come tail first"),
@@ -173,8 +174,8 @@ MUTANTS = (
     Mutant("cache.py", "[:max_reuse]", "[:]", "max_reuse is ignored"),
     Mutant(
         "cache.py",
-        "self._pool.num_free + self._num_evictable - _count_unleased(found)",
-        "self._pool.num_free + self._num_evictable",
+        "num_free + self._unleased.num_evictable - num_shared - num_own",
+        "num_free + self._unleased.num_evictable",
         "a match counts as room for its own lease",
     ),
     Mutant(
@@ -190,42 +191,51 @@ MUTANTS = (
         "what a lease has already is not counted against the pool",
     ),
     Mutant(
-        "cache.py", "if num_needed > num_available:", "if num_needed >= num_available:", "the last slot can't be had"
+        "cache.py",
+        'if num_needed > num_available:\n            return Refusal("pool_full"',
+        'if num_needed >= num_available:\n            return Refusal("pool_full"',
+        "the last slot can't be had",
     ),
-    Mutant(
-        "cache.py", "        self._roots[namespace] = root\n        node", "        node", "a new tree is forgotten"
-    ),
+    Mutant("forest.py", "root = self.roots[home] = new_root(home)", "root = new_root(home)", "a new tree is forgotten"),
     Mutant("cache.py", "min(num_missing, victim.num_tokens)", "victim.num_tokens", "whole leaves are evicted"),
-    Mutant("cache.py", "        self._num_evictable -= num_evicted\n", "", "evicted slots go on counting as evictable"),
-    Mutant("cache.py", "            self._drop_if_empty(parent)\n", "", "empty trees are kept after eviction"),
-    Mutant("cache.py", "        self._pool.give_back(duplicates)\n", "", "duplicates leak"),
     Mutant(
         "cache.py",
-        "        self._pool.give_back(duplicates)\n        lease.has_moved()",
-        "        self._pool.give_back(duplicates)",
+        "            self._unleased.shrink(victim, num_evicted)\n",
+        "",
+        "evicted slots go on counting as evictable",
+    ),
+    Mutant("cache.py", "            self._drop_if_empty(parent)\n", "", "empty trees are kept after eviction"),
+    Mutant("cache.py", "        self._give_back(lease.owner, duplicates)\n", "", "duplicates leak"),
+    Mutant(
+        "cache.py",
+        "        self._give_back(lease.owner, duplicates)\n        lease.has_moved()",
+        "        self._give_back(lease.owner, duplicates)",
         "adoption does not tell the lease",
     ),
     Mutant(
-        "cache.py", "node.is_leaf and node.num_leases == 1:", "node.is_leaf:", "a node is extended under another lease"
+        "cache.py",
+        "node.is_leaf and node.num_leases == 1 and",
+        "node.is_leaf and",
+        "a node is extended under another lease",
     ),
     Mutant(
         "cache.py",
-        "node.parent is not None and node.is_leaf and node.num_leases == 1:",
-        "node.parent is not None and node.num_leases == 1:",
+        "not node.is_root and node.is_leaf and node.num_leases == 1",
+        "not node.is_root and node.num_leases == 1",
         "an inner node is extended",
     ),
     Mutant(
         "cache.py",
-        "node.parent is not None and node.is_leaf and node.num_leases == 1:",
-        "False:",
+        "if _ends_here_alone(node) and",
+        "if False and",
         "chunks become a chain of nodes",
     ),
     Mutant("cache.py", "if found.num_within == tail.num_tokens:", "if True:", "a match inside a node pins all of it"),
     Mutant(
         "cache.py",
-        "            self._policy.split(head, tail)\n",
-        "            self._policy.withdraw(tail)\n            self._policy.admit(tail)\n"
-        "            self._policy.split(head, tail)\n",
+        "            self._unleased.split(head, tail)\n",
+        "            self._unleased.split(head, tail)\n            policy = self._unleased._rank_of(tail).policy\n"
+        "            policy.withdraw(tail)\n            policy.admit(tail)\n",
         "the unused tail of a split is refreshed",
     ),
     Mutant(
@@ -236,7 +246,7 @@ MUTANTS = (
     ),
     Mutant(
         "cache.py",
-        "        self._pool.give_back(lease.private)\n        released",
+        "        self._give_back(lease.owner, lease.private)\n        released",
         "        released",
         "unpublished slots leak",
     ),
@@ -248,27 +258,27 @@ MUTANTS = (
     ),
     Mutant(
         "cache.py",
-        "return len(above.children) == 1 and node.is_leaf and above",
-        "return node.is_leaf and above",
+        "        and len(above.children) == 1\n",
+        "",
         "a parent of two absorbs a child",
     ),
     Mutant("cache.py", "<= MERGE_LIMIT", "<= 0", "nodes are never joined"),
     Mutant(
         "cache.py",
-        "node.is_leaf and above.num_tokens + node.num_tokens <= MERGE_LIMIT",
-        "node.is_leaf",
+        "        and above.num_tokens + node.num_tokens <= MERGE_LIMIT\n",
+        "",
         "nodes of any length are joined",
     ),
     Mutant(
         "cache.py",
-        "            if node.is_cleared:\n                node.detach()",
-        "            if False:\n                node.detach()",
+        "            if node.is_cleared:\n                self._drop(node)",
+        "            if False:\n                self._drop(node)",
         "a cleared node becomes evictable",
     ),
     Mutant(
         "cache.py",
-        "            if node.num_held or node is root:",
-        "            if node is root:",
+        "            if node.num_held or node.parent is None:",
+        "            if node.parent is None:",
         "clear frees leased slots",
     ),
     Mutant(
@@ -286,32 +296,197 @@ MUTANTS = (
         "fresh = fresh[found.num_within :]",
         "publish skips as much as the last node matched",
     ),
+    Mutant("cache.py", "while not pool.has_run(num_slots) and", "while False and", "only what is needed is evicted"),
     Mutant(
         "cache.py",
-        "while self._num_evictable and not pool.has_run(num_slots):",
-        "while False:",
-        "only what is needed is evicted",
-    ),
-    Mutant(
-        "cache.py",
-        "while self._num_evictable and not pool.has_run(num_slots):",
-        "while not pool.has_run(num_slots):",
-        "slots are wanted where nothing is evictable",
-    ),
-    Mutant(
-        "cache.py",
-        "while self._num_evictable and not pool.has_run(num_slots):",
-        "while self._num_evictable:",
+        "while not pool.has_run(num_slots) and",
+        "while True and",
         "more is evicted although there is a run",
     ),
     Mutant("cache.py", "num_slots + self._num_slack", "pool.num_slots", "everything is evicted for a long run"),
-    Mutant("cache.py", "min(num_missing, EVICT_STEP)", "num_missing", "a long leaf is not evicted in steps"),
+    Mutant("cache.py", "spare[1], EVICT_STEP)", "spare[1])", "a long leaf is not evicted in steps"),
     Mutant(
         "cache.py",
         "        node.num_leases -= 1  # num_held stays",
         "        # num_held stays",
         "a lease that moved down still counts above",
     ),
+    # lifetimes
+    Mutant(
+        "index.py", "head.num_kept = 1 if self.num_kept else 0", "head.num_kept = 0", "a split drops the head's promise"
+    ),
+    Mutant(
+        "index.py",
+        "head.num_kept = 1 if self.num_kept else 0",
+        "head.num_kept = self.num_kept",
+        "a split counts promises of the tail for the head",
+    ),
+    Mutant("promise.py", "max(self.until, now + self.lifetime_s)", "now + self.lifetime_s", "renewing may shorten"),
+    Mutant("promise.py", "max(self.until, now + self.lifetime_s)", "self.until", "reading renews nothing"),
+    Mutant(
+        "retention.py", "max(promise.lifetime_s, lifetime_s)", "lifetime_s", "a shorter promise replaces a longer one"
+    ),
+    Mutant(
+        "retention.py",
+        "while above is not None and not above.num_kept:",
+        "while above is not None:",
+        "kept twice, paid twice",
+    ),
+    Mutant("retention.py", "if num_new > num_left:", "if num_new >= num_left:", "the budget's last slot can't be had"),
+    Mutant("retention.py", "if num_new > num_left:", "if False:", "promises have no budget"),
+    Mutant("retention.py", "owner.quota - owner.num_kept:", "owner.quota:", "what a tenant was promised is forgotten"),
+    Mutant("retention.py", "0 if node.is_cleared else ", "", "what was cleared is kept"),
+    Mutant("retention.py", "self._due[0][0] <= now", "self._due[0][0] < now", "a promise ends late"),
+    Mutant(
+        "retention.py",
+        "            if promise.until > now:\n                self._watch(promise)",
+        "            if promise.until > now:\n                pass",
+        "a renewed promise never ends",
+    ),
+    Mutant("retention.py", "if promise.until > now:", "if False:", "a renewed promise ends at its first time"),
+    Mutant("retention.py", "or promise.is_pinned:", "and promise.is_pinned:", "a pin ends with the lifetime under it"),
+    Mutant(
+        "retention.py",
+        "        self._watch(node.promise)\n        return self.expire(now)",
+        "        return self.expire(now)",
+        "what is unpinned stays for ever",
+    ),
+    Mutant(
+        "retention.py",
+        "self._unleased.lapse(lapsed)",
+        "self._unleased.lapse(reversed(lapsed))",
+        "paths lapse head first",
+    ),
+    Mutant(
+        "retention.py",
+        "            if not above.num_held and above.parent",
+        "            if above.parent",
+        "leased nodes lapse",
+    ),
+    Mutant(
+        "eviction.py", "            if not victim.num_kept:\n", "            if True:\n", "promised nodes are evicted"
+    ),
+    Mutant(
+        "eviction.py",
+        "        if tail in self._aside:\n            self._aside.add(head)",
+        "        if tail in self._aside:\n            pass",
+        "the head of a split is not set aside",
+    ),
+    Mutant("cache.py", " and node.promise is None", "", "a promised node is extended"),
+    Mutant("cache.py", "        and not above.num_kept\n", "", "a kept node absorbs what is not kept"),
+    Mutant(
+        "cache.py",
+        "        for node in nodes:\n            self._retention.end(node)\n",
+        "",
+        "promises outlive what is cleared",
+    ),
+    Mutant(
+        "policy.py",
+        "        self._readmitted[entry] = None",
+        "        self._entries[entry] = None",
+        "what lapsed counts as used",
+    ),
+    # priorities
+    Mutant("owner.py", "self.ranks = dict(sorted(self.ranks.items()))", "pass", "the priority met first goes first"),
+    Mutant("cache.py", "        and above.priority == node.priority\n", "", "nodes of two priorities are joined"),
+    Mutant("cache.py", " and node.priority == lease.priority:", ":", "low tokens become normal"),
+    Mutant("cache.py", "        lease.node.priority = lease.priority\n", "", "new nodes are all normal"),
+    Mutant("cache.py", "        self._raise(node, priority)\n", "", "what is reused keeps its low priority"),
+    Mutant("cache.py", "        self._raise(node, lease.priority)\n", "", "what is adopted keeps its low priority"),
+    Mutant("cache.py", "node.priority < priority:", "node.priority != priority:", "a low use lowers"),
+    Mutant("index.py", "self.used_at, self.priority\n", "self.used_at, 0\n", "a split head is normal"),
+    # tenants
+    Mutant(
+        "namespace.py",
+        'domain=b"anaphora.share.1"',
+        'domain=b"anaphora.space.1"',
+        "shared and own namespaces are of one domain",
+    ),
+    Mutant("owner.py", "self._quotas.of(tenant)", "None", "nobody has a quota"),
+    Mutant(
+        "owner.py",
+        "max(0, self._num_unnamed - owner.num_owned)",
+        "max(0, self._num_unnamed)",
+        "what is shared counts against the quotas",
+    ),
+    Mutant(
+        "owner.py",
+        "best, farthest = (owner, owner.num_borrowed), excess",
+        "best, farthest = (owner, owner.num_evictable), excess",
+        "a borrower loses more than it borrowed",
+    ),
+    Mutant("owner.py", "> farthest:", "> 0:", "any borrower loses first"),
+    Mutant(
+        "owner.py",
+        "(excess := asker.num_owned + num_wanted - asker.quota) > 0",
+        "(excess := asker.num_owned - asker.quota) > 0",
+        "what the asker wants does not count",
+    ),
+    Mutant("owner.py", "max(others, key", "min(others, key", "who is far below its quota loses first"),
+    Mutant("owner.py", "if owner is not self.shared]", "]", "what is shared does not go last"),
+    Mutant(
+        "cache.py", "if owner.num_running and owner.num_owned", "if owner.num_owned", "an idle tenant waits for itself"
+    ),
+    Mutant(
+        "cache.py",
+        "if owner.num_running and owner.num_owned + num_needed > owner.quota:",
+        "if False:",
+        "a tenant takes others' share while it runs",
+    ),
+    Mutant(
+        "cache.py",
+        "self._owners.num_borrowed - owner.num_borrowed",
+        "self._owners.num_borrowed",
+        "a tenant borrows from itself",
+    ),
+    Mutant("cache.py", "lease.is_running = num_private > 0", "lease.is_running = True", "a hold counts as running"),
+    Mutant(
+        "eviction.py", "if found is None and asker.num_evictable:", "if found is None:", "others pay for longer runs"
+    ),
+    Mutant(
+        "region.py",
+        "        return 0\n",
+        "        return min((len(p) for p in self._prefixes), default=0)\n",
+        "every prompt shares",
+    ),
+    Mutant(
+        "region.py",
+        "self._prefixes.sort(key=len, reverse=True)",
+        "self._prefixes.sort(key=len)",
+        "the shortest region counts",
+    ),
+    Mutant(
+        "forest.py",
+        "found.node.grafts.get(namespace)\n        if graft is None:\n            return found\n",
+        "next(iter(found.node.grafts.values()), None)\n        if graft is None:\n            return found\n",
+        "tenants read each other below a region",
+    ),
+    Mutant(
+        "forest.py",
+        "replace(beyond, num_tokens=num_shared + beyond.num_tokens)",
+        "beyond",
+        "the region does not count as matched",
+    ),
+    Mutant("forest.py", "if not graft.is_cleared]", "]", "a cleared graft is cleared again"),
+    Mutant(
+        "index.py",
+        "num_tokens or bool(node.children)",
+        "num_tokens or not node.is_leaf",
+        "grafts of others show as divergence",
+    ),
+    Mutant(
+        "cache.py",
+        "        if lease.num_shared <= lease.num_published and lease",
+        "        if lease",
+        "a region is published as a tenant's own",
+    ),
+    Mutant(
+        "cache.py",
+        "            self._unleased.withdraw(node)\n        self._forest.remove(node)",
+        "            pass\n        self._forest.remove(node)",
+        "an empty graft stays in the policy",
+    ),
+    Mutant("cache.py", "        and not above.grafts\n", "", "the end of a region absorbs what follows"),
     # no reuse
     Mutant("no_reuse.py", "        self._pool.give_back(lease.private)\n", "", "the variant without a cache leaks"),
     Mutant(

@@ -5,7 +5,16 @@ The cache tells a policy of each node that becomes evictable (`admit`) and of ea
 could not be found.
 """
 
-from typing import Protocol
+from enum import IntEnum
+from typing import Protocol, runtime_checkable
+
+
+class Priority(IntEnum):
+    """What goes first: all of a lower priority before any of a higher one, whatever the policy says of them."""
+
+    LOW = -1  # work in bulk that nobody will ask for again
+    NORMAL = 0
+    HIGH = 1
 
 
 class Evictable(Protocol):
@@ -63,3 +72,15 @@ class Policy(Protocol):
 
     def __contains__(self, entry: object) -> bool:
         """Whether the node is held here."""
+
+
+@runtime_checkable
+class Readmits(Protocol):
+    """What a policy may offer besides: to take a node back that was not used.
+
+    A node that is promised to stay is withdrawn when its policy chooses it, and comes back when the promise has lapsed.
+    A policy without this method gets it by `admit`, as if it had been used just now.
+    """
+
+    def readmit(self, entry: Evictable) -> None:
+        """Take back a node that was chosen and withdrawn, and not used since. Nodes of one path come leaf first."""

@@ -2,17 +2,25 @@
 
 root ── "the quick " ──┬── "brown fox"      a path from the root spells a cached prompt;
                        └── "red hen"        children differ in their first token
+
+Below the end of a shared prefix each namespace goes on in a tree of its own, whose root is a graft:
+
+shared root ── "SYSTEM" ──┬── (graft of one tenant) ── "hello"
+                          └── (graft of another) ───── "good day"
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anaphora.core.extent import Extent, coalesce, count_slots, cut
 from anaphora.core.namespace import Namespace
+from anaphora.core.promise import Promise
 
 Tokens = NDArray[np.int32]
 
@@ -20,25 +28,30 @@ FINGERPRINT_TOKENS = 64
 """Enough that few nodes share a fingerprint; few enough that a node that comes back longer has its old one."""
 
 _NO_CHILDREN: Mapping[int, "Node"] = MappingProxyType({})
-_NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
+_NO_GRAFTS: Mapping[Namespace, "Node"] = MappingProxyType({})
+NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
 
 class Node:
     """A run of tokens and the slots in which their keys and values stand.
 
     `tokens` is the node's own memory, never a view into a request's buffer, which would keep that buffer
-    alive. A root is a node without tokens and without parent.
+    alive. A root is a node without tokens; one with a parent is a graft.
     """
 
     __slots__ = (
         "children",
         "extents",
+        "grafts",
         "is_cleared",
         "namespace",
         "note",
         "num_held",
+        "num_kept",
         "num_leases",
         "parent",
+        "priority",
+        "promise",
         "tokens",
         "used_at",
     )
@@ -51,8 +64,12 @@ class Node:
         self.tokens = tokens.copy()
         self.extents = extents
         self.children = _NO_CHILDREN  # first token -> node; a dict of its own only while there are any
+        self.grafts = _NO_GRAFTS  # namespace -> root of its tree below this node
         self.num_leases = 0  # leases whose published part ends with this node
-        self.num_held = 0  # num_leases + children with num_held > 0; the node is leased while it is above 0
+        self.num_held = 0  # num_leases + nodes below with num_held > 0; the node is leased while it is above 0
+        self.promise: Promise | None = None  # to keep what ends with this node
+        self.num_kept = 0  # 1 for its promise + nodes below with num_kept > 0; the node is kept while it is above 0
+        self.priority = 0  # never above the parent's; see `Priority`
         self.note: object = None  # the policy's own; see `Evictable`
         self.used_at = 0.0  # the cache's clock when its last lease ended
         self.is_cleared = False  # no longer found by anyone; its slots are freed with its last lease
@@ -66,12 +83,27 @@ class Node:
         return int(self.tokens[0])
 
     @property
+    def graft_key(self) -> Namespace:
+        """What the parent finds a graft by: nobody asks for that of a cleared one."""
+        return Namespace(b"cleared %d" % id(self)) if self.is_cleared else self.namespace
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it has no tokens: the root of a tree, or a graft."""
+        return not len(self.tokens)
+
+    @property
+    def below(self) -> Iterator["Node"]:
+        """Children and grafts."""
+        return chain(self.children.values(), self.grafts.values())
+
+    @property
     def num_tokens(self) -> int:
         return len(self.tokens)
 
     @property
     def is_leaf(self) -> bool:
-        return not self.children
+        return not self.children and not self.grafts
 
     @property
     def fingerprint(self) -> int:
@@ -92,7 +124,8 @@ class Node:
         self.parent = head
         self._hang_below(head)
         head.num_held = 1 if self.num_held else 0
-        head.note, head.used_at = self.note, self.used_at
+        head.num_kept = 1 if self.num_kept else 0
+        head.note, head.used_at, head.priority = self.note, self.used_at, self.priority
         return head
 
     def extend(self, tokens: Tokens, extents: tuple[Extent, ...]) -> None:
@@ -125,25 +158,47 @@ class Node:
         self.extend(child.tokens, child.extents)
 
     def detach(self) -> None:
-        """Take this node out of its parent's children."""
-        assert self.parent is not None
-        siblings = self.parent.children
-        assert isinstance(siblings, dict), "the parent does not know this node"
-        del siblings[self.key]
-        if not siblings:
-            self.parent.children = _NO_CHILDREN
+        """Take this node out of its parent's children, or grafts."""
+        parent, siblings = self.parent, self._siblings()
+        assert parent is not None
+        if self.is_root:
+            del siblings[self.graft_key]
+            parent.grafts = parent.grafts or _NO_GRAFTS
+        else:
+            del siblings[self.key]
+            parent.children = parent.children or _NO_CHILDREN
         self.parent = None
 
+    def mark_cleared(self) -> None:
+        """Note that nobody finds this node any more."""
+        if self.parent is None or not self.is_root:
+            self.is_cleared = True
+            return
+        siblings = self._siblings()
+        del siblings[self.graft_key]
+        self.is_cleared = True
+        siblings[self.graft_key] = self
+
+    def _siblings(self) -> dict[Any, "Node"]:
+        assert self.parent is not None
+        siblings = self.parent.grafts if self.is_root else self.parent.children
+        assert isinstance(siblings, dict), "the parent does not know this node"
+        return siblings
+
     def _hang_below(self, parent: "Node") -> None:
-        if isinstance(parent.children, dict):
-            parent.children[self.key] = self
-        else:
-            parent.children = {self.key: self}
+        if self.is_root:
+            if not isinstance(parent.grafts, dict):
+                parent.grafts = {}
+            parent.grafts[self.graft_key] = self
+            return
+        if not isinstance(parent.children, dict):
+            parent.children = {}
+        parent.children[self.key] = self
 
 
 def new_root(namespace: Namespace) -> Node:
     """Build an empty tree for a namespace."""
-    return Node(namespace, None, _NO_TOKENS, ())
+    return Node(namespace, None, NO_TOKENS, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +217,20 @@ def walk(start: Node, tokens: Tokens) -> Walk:
     Cost: one vectorised comparison of the tokens, and O(1) for each node on the way.
     """
     node, num_within, position = start, start.num_tokens, 0
+    spelled = tokens.tobytes()  # so that a node that matches whole costs one call
     while position < len(tokens):
         child = node.children.get(int(tokens[position]))
         if child is None:
             break
-        num_within = common_length(child.tokens, tokens[position:])
         node = child
+        if spelled.startswith(child.tokens.data, tokens.itemsize * position):
+            num_within = child.num_tokens
+            position += num_within
+            continue
+        num_within = common_length(child.tokens, tokens[position:])
         position += num_within
-        if num_within < child.num_tokens:
-            break
-    goes_on = num_within < node.num_tokens or not node.is_leaf
+        break
+    goes_on = num_within < node.num_tokens or bool(node.children)
     return Walk(node, num_within, position, has_diverged=goes_on and position < len(tokens))
 
 
@@ -200,8 +259,12 @@ def check_node(node: Node) -> None:
     """Assert what must hold for one node and its children. Cost: O(children + extents)."""
     assert node.num_tokens == count_slots(node.extents), "a node's tokens and slots differ in number"
     assert node.extents == coalesce(node.extents), "a node's extents were not joined"
-    assert node.num_held == node.num_leases + sum(1 for c in node.children.values() if c.num_held > 0)
+    assert node.num_held == node.num_leases + sum(1 for c in node.below if c.num_held > 0)
+    assert node.num_kept == (node.promise is not None) + sum(1 for c in node.below if c.num_kept > 0)
+    assert node.promise is None or (node.promise.node is node and not node.is_root), "a promise is for another node"
     assert not node.is_cleared or node.num_held > 0, "a cleared node outlived its leases"
+    assert not node.is_cleared or not node.num_kept, "a promise outlived what it was for"
+    assert node.parent is None or all(c.priority <= node.priority for c in node.below), "a priority above the parent's"
     assert node.tokens.base is None or node.tokens.base.size <= 2 * node.num_tokens, "memory is wasted"
     for key, child in node.children.items():
         assert child.num_tokens > 0, "a node without tokens"
@@ -209,3 +272,11 @@ def check_node(node: Node) -> None:
         assert child.key == key, "a child is not found by its first token"
         assert child.namespace == node.namespace, "namespaces mix in one tree"
         assert child.is_cleared == node.is_cleared, "a tree is cleared as a whole"
+    for graft_key, graft in node.grafts.items():
+        assert graft.is_root, "a graft with tokens"
+        assert graft.parent is node, "a graft has another parent"
+        assert graft.graft_key == graft_key, "a graft is not found by its namespace"
+        assert graft.namespace != node.namespace, "a graft of its own tree"
+        assert graft.is_cleared >= node.is_cleared, "a graft is cleared with what it hangs from"
+        assert not graft.is_leaf, "an empty graft was kept"
+        assert not graft.num_leases, "a lease ends in a graft"

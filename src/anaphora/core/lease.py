@@ -6,6 +6,7 @@ from typing import Literal
 from anaphora.core.extent import Extent, coalesce, count_slots
 from anaphora.core.index import Node, extents_up_to
 from anaphora.core.namespace import Namespace
+from anaphora.core.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,23 @@ class Match:
 class Refusal:
     """Why slots could not be had. Nothing was changed."""
 
-    reason: Literal["pool_full", "larger_than_pool"]
-    """pool_full: leases hold the slots; try again when one is released. larger_than_pool: never."""
-    num_needed: int  # private slots asked for
-    num_available: int  # slots that could have been given: free and evictable
+    reason: Literal["pool_full", "quota_full", "larger_than_pool", "retention_full"]
+    """pool_full: leases hold the slots; try again when one is released. quota_full: the tenant is beyond its quota and
+    what is left belongs to others; try again when one of its own leases is released. larger_than_pool: never.
+    retention_full: the budget for promises is spent; nothing was promised."""
+    num_needed: int  # slots asked for
+    num_available: int  # slots that could have been given: free and evictable; or promised
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The state of every slot. free + evictable + leased == total, always."""
+    """The state of every slot. free + evictable + leased + retained == total, always."""
 
     free: int
-    evictable: int  # cached, leased by nobody
+    evictable: int  # cached, leased by nobody, promised to nobody
     leased: int  # cached and leased, or private to a lease
     total: int
+    retained: int = 0  # cached, leased by nobody, promised to stay or pinned
 
 
 class Lease:
@@ -52,22 +56,32 @@ class Lease:
     __slots__ = (
         "_extents",
         "is_open",
+        "is_running",
         "namespace",
         "node",
         "num_published",
         "num_reused",
+        "num_shared",
         "num_slots",
+        "owner",
+        "priority",
         "private",
         "version",
     )
 
-    def __init__(self, namespace: Namespace, *, num_reused: int, node: Node | None) -> None:
+    def __init__(
+        self, namespace: Namespace, *, num_reused: int, node: Node | None, owner: Owner | None = None, priority: int = 0
+    ) -> None:
         self.namespace = namespace
         self.num_reused = num_reused  # cached tokens at acquire
         self.num_published = num_reused  # tokens that stand in the index
         self.num_slots = num_reused  # tokens that there is room for, published ones included
         self.version = 0  # goes up whenever `extents` changes
         self.is_open = True  # not yet released
+        self.num_shared = 0  # the cache's own: tokens of the shared region that the prompt opens with
+        self.is_running = False  # the cache's own: private slots were asked for, so it is more than a hold on a match
+        self.owner = owner  # the cache's own: whose quota the lease counts against
+        self.priority = priority  # of what is published
         self.node = node  # the cache's own: where the published part ends; None where nothing is ever published
         self.private: tuple[Extent, ...] = ()  # the cache's own: slots of [num_published, num_slots)
         self._extents: tuple[Extent, ...] | None = None
@@ -109,6 +123,7 @@ class Lease:
         while node is not None:
             depth += node.num_tokens
             assert node.num_held > 0, "a leased node counts as evictable"
+            assert node.parent is None or node.priority >= self.priority, "a used node ranks below its user"
             node = node.parent
         assert depth == self.num_published, "the lease ends elsewhere in the index"
         assert self.end == (self.extents[-1].stop if self.extents else None), "the lease ends at another slot"

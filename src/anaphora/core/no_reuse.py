@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from anaphora.core.events import Event
+from anaphora.core.evictable import Priority
 from anaphora.core.index import Tokens
 from anaphora.core.lease import Counts, Lease, Match, Refusal
 from anaphora.core.namespace import Namespace
@@ -17,7 +18,7 @@ class NoReuse:
         self,
         num_slots: int,
         *,
-        policy: Policy | None = None,
+        policy: Callable[[], Policy] | None = None,
         clock: Callable[[], float] | None = None,
         listener: Callable[[Event], None] | None = None,
     ) -> None:
@@ -29,7 +30,21 @@ class NoReuse:
         """Find nothing."""
         return Match(0, (), diverged=False)
 
-    def acquire(self, namespace: Namespace, tokens: Tokens, *, max_reuse: int, num_private: int) -> Lease | Refusal:
+    def register(self, namespace: Namespace, tenant: str, *, shared: Namespace | None = None) -> None:
+        """Forget it: whose what is makes no difference."""
+
+    def share(self, shared: Namespace, tokens: Tokens) -> None:
+        """Forget it: nothing is shared."""
+
+    def acquire(
+        self,
+        namespace: Namespace,
+        tokens: Tokens,
+        *,
+        max_reuse: int,
+        num_private: int,
+        priority: Priority = Priority.NORMAL,
+    ) -> Lease | Refusal:
         """Take `num_private` fresh slots. A refusal changes nothing."""
         assert max_reuse >= 0
         assert num_private >= 0
@@ -49,6 +64,18 @@ class NoReuse:
         """Keep nothing. `lease.num_published` stays 0."""
         assert lease in self._leases, "publish on a lease that is not open"
         assert 0 <= num_computed <= min(lease.num_slots, len(tokens))
+        return 0
+
+    def keep(self, lease: Lease, num_tokens: int, *, lifetime_s: float) -> Refusal:
+        """Promise nothing."""
+        return Refusal("retention_full", num_tokens, 0)
+
+    def pin(self, lease: Lease, num_tokens: int) -> Refusal:
+        """Promise nothing."""
+        return Refusal("retention_full", num_tokens, 0)
+
+    def unpin(self, namespace: Namespace, tokens: Tokens) -> int:
+        """Find no pin."""
         return 0
 
     def release(self, lease: Lease) -> None:

@@ -218,7 +218,7 @@ class Engine:
         if why_no_reuse is None:
             cache = PrefixCache(
                 self._num_slots,
-                policy=POLICIES[settings.policy](),
+                policy=POLICIES[settings.policy],
                 clock=time.monotonic,
                 listener=self._count,
             )

@@ -6,14 +6,14 @@ For each request, in order of time:
 
 A prompt's last token is computed even where it is cached, as in an engine. Answers are not stored: no trace tells their
 tokens, and the next turn brings them as part of its prompt. No keys and values stand behind the slots, so nothing is
-evicted to keep runs long (`num_slack=0`): an engine's cache holds up to a 32nd less.
+evicted to keep runs long (`NO_SLACK`): an engine's cache holds up to a 32nd less.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from anaphora.core.cache import PrefixCache
+from anaphora.core.cache import CacheLimits, PrefixCache
 from anaphora.core.events import Event, Evicted
 from anaphora.core.lease import Lease, Refusal
 from anaphora.core.namespace import Namespace, namespace_of
@@ -22,6 +22,8 @@ from anaphora.sim.routing import Router, prefix_hashes
 from anaphora.sim.trace import Trace, TraceError, TraceRequest
 
 Progress = Callable[[], None]
+
+NO_SLACK = CacheLimits(num_slack=0)
 
 
 @dataclass(slots=True)
@@ -114,7 +116,9 @@ class _Replay:
         self._trace, self._plan = trace, plan
         self._clock = _Clock()
         self._caches = [
-            PrefixCache(plan.size, policy=POLICIES[plan.policy](), clock=self._clock, listener=self._hear, num_slack=0)
+            PrefixCache(
+                plan.size, policy=POLICIES[plan.policy], clock=self._clock, listener=self._hear, limits=NO_SLACK
+            )
             for _ in range(plan.num_replicas)
         ]
         self._router = plan.router(plan.num_replicas) if plan.router else None
