@@ -86,11 +86,12 @@ def test_both_apis_count_the_same_request_alike(client: TestClient) -> None:
     by_messages = {**shared, "system": [{"type": "text", "text": "S"}], "messages": turns}
     client.post(CHAT, json=by_chat)
     openai = client.post(CHAT, json=by_chat).json()["usage"]
-    anthropic = client.post(MESSAGES, json=by_messages).json()["usage"]
+    messaged = client.post(MESSAGES, json=by_messages).json()
+    anthropic, receipt = messaged["usage"], messaged["anaphora"]
     counted = client.post(COUNT, json={"model": "tiny", "system": "S", "messages": turns}).json()["input_tokens"]
     total = anthropic["input_tokens"] + anthropic["cache_creation_input_tokens"] + anthropic["cache_read_input_tokens"]
     assert openai["prompt_tokens"] == total == counted
-    assert openai["prompt_tokens_details"]["cached_tokens"] == anthropic["cache_read_input_tokens"] == total - 1
+    assert openai["prompt_tokens_details"]["cached_tokens"] == receipt["reused_tokens"] == total - 1
     assert openai["completion_tokens"] == anthropic["output_tokens"]
 
 
@@ -98,8 +99,8 @@ def test_text_and_one_block_of_text_are_the_same_prompt(client: TestClient) -> N
     blocks = [{"role": "user", "content": [{"type": "text", "text": "same"}]}]
     body = {"model": "tiny", "max_tokens": 2, "system": "X"}
     client.post(MESSAGES, json={**body, "messages": asked("same")})
-    usage = client.post(MESSAGES, json={**body, "messages": blocks}).json()["usage"]
-    assert usage["input_tokens"] == 1
+    receipt = client.post(MESSAGES, json={**body, "messages": blocks}).json()["anaphora"]
+    assert receipt["computed_tokens"] == 1
 
 
 def test_next_turn_reuses_prompt_and_reply(client: TestClient) -> None:
@@ -116,7 +117,7 @@ def test_prefill_only_request_answers_nothing_and_warms_the_cache(client: TestCl
     answer = client.post(MESSAGES, json=body).json()
     assert (answer["content"], answer["stop_reason"], answer["usage"]["output_tokens"]) == ([], "max_tokens", 0)
     again = client.post(MESSAGES, json={**body, "max_tokens": 2}).json()
-    assert again["usage"]["input_tokens"] == 1
+    assert again["anaphora"]["computed_tokens"] == 1
 
 
 def test_answer_that_fills_the_context_says_so(client: TestClient) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anaphora.api.contracts import Tab, tokens_of
+from anaphora.contract.prices import Tokens
 from anaphora.engine.request import Receipt
 
 
@@ -12,6 +14,15 @@ class Account:
     """What one HTTP request cost: the sum of its engine requests' receipts."""
 
     receipts: tuple[Receipt, ...]
+    tab: Tab | None = None  # None: what was reused is what counts
+
+    @property
+    def tokens(self) -> Tokens:
+        """What the usage fields say: the prompt split by what it is charged as, and the answer."""
+        output = Tokens(output=self.num_generated_tokens)
+        if self.tab is None:
+            return output + Tokens(self.num_prompt_tokens - self.num_reused_tokens, self.num_reused_tokens)
+        return sum((tokens_of(bill) for bill in self.tab.bills(self.receipts)), output)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -28,15 +39,27 @@ class Account:
     def extension(self) -> dict[str, Any]:
         """The `anaphora` object of a response body. A batch lists its requests."""
         entries = [_entry(receipt) for receipt in self.receipts]
+        contract = {} if self.tab is None else {"contract": self.tab.told(self.receipts)}
         if len(entries) == 1:
-            return entries[0]
+            return {**entries[0], **contract}
         totals = {name: sum(entry[name] for entry in entries) for name in entries[0] if name.endswith("_tokens")}
-        return {**totals, "requests": entries}
+        return {**totals, **contract, "requests": entries}
 
     def headers(self) -> dict[str, str]:
         """The response headers that are final when the answer begins."""
         computed = sum(receipt.num_computed_tokens for receipt in self.receipts)
+        tokens = self.tokens
+        contract = (
+            {
+                "x-anaphora-profile": self.tab.profile,
+                "x-anaphora-contract-read-tokens": str(tokens.read),
+                "x-anaphora-contract-written-tokens": str(tokens.written),
+            }
+            if self.tab
+            else {}
+        )
         return {
+            **contract,
             "x-anaphora-prompt-tokens": str(self.num_prompt_tokens),
             "x-anaphora-reused-tokens": str(self.num_reused_tokens),
             "x-anaphora-computed-tokens": str(computed),
@@ -45,12 +68,12 @@ class Account:
         }
 
 
-def account_of(receipts: Sequence[Receipt | None]) -> Account:
+def account_of(receipts: Sequence[Receipt | None], tab: Tab | None = None) -> Account:
     """The account of requests whose first delta is there."""
     assert receipts, "an HTTP request that answers has at least one engine request"
     known = tuple(receipt for receipt in receipts if receipt is not None)
     assert len(known) == len(receipts), "a request that has begun to answer has a receipt"
-    return Account(known)
+    return Account(known, tab)
 
 
 def _entry(receipt: Receipt) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     message_start  (content_block_start  content_block_delta*  content_block_stop)*  message_delta  message_stop
 
 A `ping` follows `message_start`. Usage in `message_start` is complete for the prompt; in `message_delta` it is
-cumulative. Reused tokens are `cache_read_input_tokens`, and not part of `input_tokens`.
+cumulative. Tokens read from the cache and written to it are not part of `input_tokens`.
 """
 
 import json
@@ -116,12 +116,16 @@ def _use(call: CallPiece) -> dict[str, Any]:
 
 
 def _usage(account: Account) -> dict[str, Any]:
-    """Anthropic's usage: reused tokens stand apart from input tokens. Keeping a prompt costs nothing here."""
+    """Anthropic's usage: tokens read and tokens written stand apart from input tokens."""
+    tokens = account.tokens
     return {
-        "input_tokens": account.num_prompt_tokens - account.num_reused_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": account.num_reused_tokens,
-        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-        "output_tokens": account.num_generated_tokens,
+        "input_tokens": tokens.ordinary,
+        "cache_creation_input_tokens": tokens.written,
+        "cache_read_input_tokens": tokens.read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": tokens.writes.get("5m", 0),
+            "ephemeral_1h_input_tokens": tokens.writes.get("1h", 0),
+        },
+        "output_tokens": tokens.output,
         "service_tier": "standard",
     }

@@ -22,8 +22,10 @@ from starlette.routing import Route
 import anaphora
 from anaphora.api.answers import AnswerEvent, Begin, collect
 from anaphora.api.anthropic import read_count, read_messages
+from anaphora.api.anthropic_marks import MarkedPrompt, marked_prompt
 from anaphora.api.anthropic_reply import MessageReply
 from anaphora.api.auth import Keys, digest_of, key_of
+from anaphora.api.contracts import Contracts
 from anaphora.api.errors import Protocol, route_error_reply
 from anaphora.api.http import (
     EventStream,
@@ -38,14 +40,19 @@ from anaphora.api.metrics import Metrics
 from anaphora.api.models import ServedModels
 from anaphora.api.openai import read_chat
 from anaphora.api.openai_completions import CompletionReply, read_completion
+from anaphora.api.openai_marks import keyed_prompt
 from anaphora.api.openai_reply import ChatReply
 from anaphora.api.serving import Asker, Serving, new_id
 from anaphora.api.source import Source
 from anaphora.api.wire import parse_body, refuse
 from anaphora.api.writer import Writer, chat_writer, completion_writer, message_writer
+from anaphora.contract.prices import PriceBook
+from anaphora.contract.profiles import LOCAL, Profile, profile_named
 from anaphora.engine.engine import Engine
 from anaphora.engine.request import Tenant
-from anaphora.errors import NotAuthenticated
+from anaphora.errors import NotAuthenticated, RequestTimeout
+from anaphora.prompt.canonical import Prompt
+from anaphora.prompt.render import Rendered
 
 Prepared = TypeVar("Prepared")
 
@@ -59,6 +66,9 @@ class ApiSettings:
     metrics_key: str | None = None  # with API keys set, what `/metrics` asks for
     max_body_bytes: int = 32 * 2**20
     request_timeout_s: float | None = None
+    profile: Profile = field(default_factory=lambda: profile_named(LOCAL))
+    prices: PriceBook | None = None
+    clock: Callable[[], float] = time.monotonic  # of lifetimes, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class Incoming:
     protocol: Protocol
     request_id: str
     tenant: Tenant
+    started_s: float
 
 
 Handler = Callable[[Incoming], Awaitable[Response]]
@@ -82,6 +93,7 @@ class Api:
         self._settings = settings
         self._serving = Serving(engine, timeout_s=settings.request_timeout_s)
         self._queue_length = engine.settings.queue_length
+        self._contracts = Contracts(settings.profile, prices=settings.prices, clock=settings.clock)
         self.metrics = Metrics(self._serving)
         names = settings.served_names or (engine.spec.name,)
         self._models = ServedModels(names, created=int(time.time()), max_context=self._serving.max_tokens)
@@ -90,11 +102,17 @@ class Api:
         def prepare(body: dict[str, Any]) -> Any:
             call = read_chat(body)
             self._models.check(call.model)
-            return call, self._serving.render(call.prompt, incoming.tenant)
+            rendered = self._serving.render(call.prompt, incoming.tenant)
+            return call, rendered, keyed_prompt(body, call.prompt, rendered, self._settings.profile.openai)
 
-        call, rendered = await self._prepared(incoming, prepare)
+        call, rendered, keyed = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("chatcmpl-"))
-        source = self._serving.submit_prompt(rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_")
+        tab = self._contracts.open_chat(
+            keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
+        )
+        source = self._serving.submit_prompt(
+            rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
+        )
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
         return await self._respond(incoming, source, chat_writer(reply), is_streamed=call.is_streamed)
 
@@ -115,7 +133,10 @@ class Api:
 
         call, encoded, texts = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("cmpl-"))
-        source = self._serving.submit_texts(encoded, call.sampling, asker=asker)
+        tab = self._contracts.open_texts(
+            [one.tokens for one in encoded], incoming.tenant, call.model, started_s=incoming.started_s
+        )
+        source = self._serving.submit_texts(encoded, call.sampling, asker=asker, tab=tab)
         reply = CompletionReply(response_id=asker.response_id, created=int(time.time()), call=call)
         writer = completion_writer(reply, texts, source)
         return await self._respond(incoming, source, writer, is_streamed=call.is_streamed)
@@ -128,12 +149,15 @@ class Api:
             self._models.check(call.model)
             if (call.sampling.max_tokens or 0) > limit:
                 refuse("max_tokens", f"{call.sampling.max_tokens} > {limit}, the most this model can generate.")
-            return call, self._serving.render(call.prompt, incoming.tenant)
+            return call, *self._marked(body, call.prompt, incoming.tenant)
 
-        call, rendered = await self._prepared(incoming, prepare)
+        call, rendered, marked = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("msg_"))
         sampling, fills_context = call.sampling_within(limit - len(rendered.tokens))
-        source = self._serving.submit_prompt(rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_")
+        tab = self._contracts.open_message(marked, incoming.tenant, call.model, started_s=incoming.started_s)
+        source = self._serving.submit_prompt(
+            rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_", tab=tab
+        )
         reply = MessageReply(response_id=asker.response_id, model=call.model, fills_context=fills_context)
         return await self._respond(incoming, source, message_writer(reply), is_streamed=call.is_streamed)
 
@@ -141,7 +165,8 @@ class Api:
         def prepare(body: dict[str, Any]) -> int:
             call = read_count(body)
             self._models.check(call.model)
-            return len(self._serving.render(call.prompt, incoming.tenant).tokens)
+            rendered, _ = self._marked(body, call.prompt, incoming.tenant)
+            return len(rendered.tokens)
 
         return json_response({"input_tokens": await self._prepared(incoming, prepare)})
 
@@ -189,9 +214,11 @@ class Api:
             spoken = protocol or spoken_protocol(request)
             request_id = new_id("req_")
 
+            started_s = self._contracts.clock()
+
             async def answer() -> Response:
                 tenant = self._settings.keys.tenant_of(request.headers)
-                return await handler(Incoming(request, path, spoken, request_id, tenant))
+                return await handler(Incoming(request, path, spoken, request_id, tenant, started_s))
 
             response = await guarded(answer(), protocol=spoken, request_id=request_id)
             response.headers["request-id"] = response.headers["x-request-id"] = request_id
@@ -200,9 +227,19 @@ class Api:
 
         return run
 
+    def _marked(self, body: dict[str, Any], prompt: Prompt, tenant: Tenant) -> tuple[Rendered, MarkedPrompt]:
+        """A Messages request's prompt as tokens, and its breakpoints."""
+        rendered = self._serving.render(prompt, tenant)
+        return rendered, marked_prompt(body, prompt, rendered, self._settings.profile.anthropic)
+
     async def _prepared(self, incoming: Incoming, prepare: Callable[[dict[str, Any]], Prepared]) -> Prepared:
         """Read the body here, and run `prepare` on it in a thread."""
-        raw = await read_body(incoming.request, max_bytes=self._settings.max_body_bytes)
+        limit = self._settings.request_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                raw = await read_body(incoming.request, max_bytes=self._settings.max_body_bytes)
+        except TimeoutError:
+            raise RequestTimeout(f"The body of the request did not arrive within {limit:g} seconds.") from None
         return await asyncio.to_thread(lambda: prepare(parse_body(raw)))
 
     async def _respond(self, incoming: Incoming, source: Source, writer: Writer, *, is_streamed: bool) -> Response:

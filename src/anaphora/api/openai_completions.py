@@ -220,13 +220,13 @@ class CompletionReply:
 
 
 def usage_of(account: Account) -> dict[str, Any]:
-    """OpenAI's usage: cached tokens are part of the prompt's."""
-    prompt, generated = account.num_prompt_tokens, account.num_generated_tokens
+    """OpenAI's usage: cached and written tokens are part of the prompt's."""
+    prompt, generated, tokens = account.num_prompt_tokens, account.num_generated_tokens, account.tokens
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": account.num_reused_tokens, "cache_write_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": tokens.read, "cache_write_tokens": tokens.written},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anaphora.api.answers import AnswerEvent, AnswerReader, CallPiece, CallReading, Finish, TextPiece
+from anaphora.api.contracts import Tab
 from anaphora.api.model_text import TokenizerEncoder, renderer_of
 from anaphora.api.openai_completions import PromptText, TextOrTokens
 from anaphora.api.replay import HandedOut, ReplayMemory
@@ -84,7 +85,7 @@ class Serving:
         return PromptText(text, tuple(np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(int).tolist()))
 
     def submit_prompt(
-        self, rendered: Rendered, prompt: Prompt, sampling: Sampling, *, asker: Asker, call_prefix: str
+        self, rendered: Rendered, prompt: Prompt, sampling: Sampling, *, asker: Asker, call_prefix: str, tab: Tab | None
     ) -> Source:
         """Start answering a rendered prompt.
 
@@ -102,9 +103,9 @@ class Serving:
         except RequestError as error:
             error.field = _CHAT_FIELDS.get(error.field or "", error.field)
             raise
-        return Source([stream], [reader])
+        return Source([stream], [reader], tab)
 
-    def submit_texts(self, prompts: Sequence[Encoded], sampling: Sampling, *, asker: Asker) -> Source:
+    def submit_texts(self, prompts: Sequence[Encoded], sampling: Sampling, *, asker: Asker, tab: Tab | None) -> Source:
         """Start completing every one of these prompts, or none.
 
         Raises: as `submit_prompt`.
@@ -118,7 +119,7 @@ class Serving:
                 stream.abort()
             raise
         readers = [AnswerReader(sampling.num_sequences, None, _ids("")) for _ in streams]
-        return Source(streams, readers)
+        return Source(streams, readers, tab)
 
     async def remembering(
         self, events: AsyncGenerator[AnswerEvent, None], tenant: Tenant

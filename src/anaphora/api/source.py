@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from anaphora.api.account import Account, account_of
 from anaphora.api.answers import AnswerEvent, AnswerReader, Begin
+from anaphora.api.contracts import Tab
 from anaphora.engine.request import TokenLogprob
 from anaphora.engine.stream import Stream
 from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped
@@ -18,8 +19,10 @@ class Source:
     Sequences are numbered request by request: index = request index * sequences per request + sequence index.
     """
 
-    def __init__(self, streams: Sequence[Stream], readers: Sequence[AnswerReader]) -> None:
+    def __init__(self, streams: Sequence[Stream], readers: Sequence[AnswerReader], tab: Tab | None = None) -> None:
         assert len(streams) == len(readers), "every stream has its reader"
+        assert tab is None or len(tab.reckonings) == len(streams), "every stream is reckoned"
+        self._tab = tab
         self._streams = tuple(streams)
         self._readers = tuple(readers)
         self.num_sequences = sum(stream.request.sampling.num_sequences for stream in streams)
@@ -31,7 +34,9 @@ class Source:
 
     def account(self) -> Account:
         """What has been accounted so far: complete when the events are over."""
-        return account_of([stream.receipt for stream in self._streams if stream.receipt is not None])
+        begun = [number for number, stream in enumerate(self._streams) if stream.receipt is not None]
+        tab = None if self._tab is None else self._tab.only(begun)
+        return account_of([self._streams[number].receipt for number in begun], tab)
 
     def prompt_logprobs(self, request_index: int) -> tuple[TokenLogprob | None, ...]:
         return self._streams[request_index].prompt_logprobs
@@ -73,6 +78,8 @@ class Source:
                 raise EngineStopped("The request was stopped before its answer was complete.")
             for event in reader.read(delta):
                 if isinstance(event, Begin):
+                    if self._tab is not None:
+                        self._tab.publish(request_index)
                     yield Begin(request_index)
                 elif first:
                     yield dataclasses.replace(event, sequence_index=first + event.sequence_index)

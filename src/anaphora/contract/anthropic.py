@@ -203,19 +203,22 @@ class AnthropicLedger:
         return replace(layout, blocks=blocks)
 
 
-def breakpoints_of(blocks: Sequence[Block], automatic: Ttl | None, rules: AnthropicRules) -> tuple[Breakpoint, ...]:
+def breakpoints_of(
+    blocks: Sequence[Block], automatic: Ttl | None, rules: AnthropicRules, *, num_more: int = 0
+) -> tuple[Breakpoint, ...]:
     """The request's breakpoints in prefix order: the client's own, and the automatic one at the last block.
 
+    `num_more`: marks besides one for each block, which count among the four.
     Raises: RequestError for more than four, for a 1h mark behind a 5m one, and for an automatic mark whose
     lifetime contradicts the mark it falls on.
     """
     marked = {index: Breakpoint(index, _ttl(block.ttl)) for index, block in enumerate(blocks) if block.ttl is not None}
-    _check_number(len(marked), rules)
+    _check_number(len(marked) + num_more, rules)
     target = next((index for index in range(len(blocks) - 1, -1, -1) if blocks[index].can_be_marked), None)
     if automatic is not None and target is not None:
         known = marked.get(target)
         if known is None:
-            _check_number(len(marked) + 1, rules, path="cache_control")
+            _check_number(len(marked) + num_more + 1, rules, path="cache_control")
             marked[target] = Breakpoint(target, automatic, is_automatic=True)
         elif known.ttl != automatic:
             raise RequestError(

@@ -1,0 +1,180 @@
+"""The ledgers behind the usage fields: every request is reckoned when it starts and published when it begins to answer.
+
+read, rendered --reckon--> Tab --(first token: publish)--> others can read what it wrote
+                            └── bills(receipts)   what the usage fields say: never more read than was reused
+                            └── told(receipts)    what the host would have said, and the price of both
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anaphora.api.anthropic_marks import MarkedPrompt
+from anaphora.api.openai_marks import KeyedPrompt
+from anaphora.contract.anthropic import AnthropicBill, AnthropicLedger, Reckoning
+from anaphora.contract.layout import Levels, Scope, scope_of
+from anaphora.contract.openai import (
+    BreakpointLedger,
+    BreakpointReckoning,
+    BreakpointRules,
+    CacheOptions,
+    OpenAIBill,
+    StepLedger,
+    StepReckoning,
+    StepRules,
+)
+from anaphora.contract.prices import Cost, Price, PriceBook, Tokens, cost_of
+from anaphora.contract.profiles import Profile
+from anaphora.engine.request import Receipt, Tenant
+
+Bill = AnthropicBill | OpenAIBill
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """No contract but what the engine reused."""
+
+    num_tokens: int
+
+    def bill(self) -> OpenAIBill:
+        return OpenAIBill(self.num_tokens)
+
+    def bill_for(self, num_reused: int) -> OpenAIBill:
+        return OpenAIBill(self.num_tokens, num_reused)
+
+    def uncached(self) -> OpenAIBill:
+        return OpenAIBill(self.num_tokens)
+
+
+AnyReckoning = Reckoning | StepReckoning | BreakpointReckoning | _Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One HTTP request in the ledgers: a reckoning for each of its engine requests."""
+
+    profile: str
+    reckonings: tuple[AnyReckoning, ...]
+    publish: Callable[[int], None]  # the engine request with this number has begun to answer
+    price: Price | None = None
+
+    def only(self, numbers: Sequence[int]) -> "Tab":
+        """The tab of some of the engine requests."""
+        return replace(self, reckonings=tuple(self.reckonings[number] for number in numbers))
+
+    def bills(self, receipts: Sequence[Receipt]) -> tuple[Bill, ...]:
+        """What the usage fields say."""
+        return tuple(_billed(one, receipt) for one, receipt in zip(self.reckonings, receipts, strict=True))
+
+    def told(self, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """The `contract` object of the extension: the host's own numbers, whatever was really reused, and costs."""
+        hosted = [
+            one.bill_for(receipt.num_reused_tokens) if isinstance(one, _Measured) else one.bill()
+            for one, receipt in zip(self.reckonings, receipts, strict=True)
+        ]
+        tokens = sum((tokens_of(bill) for bill in hosted), Tokens())
+        told: dict[str, Any] = {
+            "profile": self.profile,
+            "input_tokens": tokens.ordinary,
+            "read_tokens": tokens.read,
+            "written_tokens": tokens.written,
+        }
+        if self.price is None:
+            return told
+        total = Cost()
+        for bill, receipt in zip(hosted, receipts, strict=True):
+            output = Tokens(output=receipt.num_generated_tokens)
+            total += cost_of(tokens_of(bill) + output, self.price)
+        amounts = {"cost_usd": total.total, "uncached_cost_usd": total.uncached, "saved_usd": total.saved}
+        return {
+            **told,
+            **{name: _dollars(amount) for name, amount in amounts.items()},
+            "priced_as": self.price.model,
+            "price_source": self.price.source,
+        }
+
+
+class Contracts:
+    """The ledgers of one server under one profile. Belongs to the event loop."""
+
+    def __init__(
+        self, profile: Profile, *, prices: PriceBook | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.profile = profile
+        self.clock = clock
+        self._prices = prices
+        self._anthropic = AnthropicLedger(profile.anthropic)
+        rules = profile.openai
+        self._steps = StepLedger(rules) if isinstance(rules, StepRules) else None
+        self._breakpoints = BreakpointLedger(rules) if isinstance(rules, BreakpointRules) else None
+
+    def open_message(self, marked: MarkedPrompt, tenant: Tenant, model: str, *, started_s: float) -> Tab:
+        """Reckon a Messages request that started at `started_s`."""
+        scope = scope_of("anthropic", tenant, model)
+        reckoning = self._anthropic.reckon(marked.layout, marked.breakpoints, scope=scope, now_s=started_s)
+        return self._tab(model, [reckoning], lambda _: self._anthropic.publish(reckoning))
+
+    def open_chat(
+        self, keyed: KeyedPrompt, tokens: NDArray[np.int32], tenant: Tenant, model: str, *, started_s: float
+    ) -> Tab:
+        """Reckon a Chat Completions request."""
+        ledger = self._breakpoints
+        if ledger is None or keyed.layout is None:
+            return self._open_tokens([tokens], (keyed.options, keyed.levels), tenant, model, started_s=started_s)
+        scope = scope_of("openai", tenant, model)
+        reckoning = ledger.reckon(keyed.layout, keyed.options, scope=scope, now_s=started_s)
+        return self._tab(model, [reckoning], lambda _: ledger.publish(reckoning))
+
+    def open_texts(self, prompts: Sequence[NDArray[np.int32]], tenant: Tenant, model: str, *, started_s: float) -> Tab:
+        """Reckon a Completions request, which has no say in caching. Where breakpoints count it caches nothing."""
+        return self._open_tokens(prompts, (CacheOptions(), Levels()), tenant, model, started_s=started_s)
+
+    def _open_tokens(
+        self,
+        prompts: Sequence[NDArray[np.int32]],
+        said: tuple[CacheOptions, Levels],
+        tenant: Tenant,
+        model: str,
+        *,
+        started_s: float,
+    ) -> Tab:
+        ledger, (options, levels) = self._steps, said
+        if ledger is None:
+            is_measured = self._breakpoints is None
+            reckonings = [
+                _Measured(len(tokens)) if is_measured else BreakpointReckoning(len(tokens), 0) for tokens in prompts
+            ]
+            return self._tab(model, reckonings, lambda _: None)
+        scope = Scope(scope_of("openai", tenant, model) + levels.tools)
+        counted = [ledger.reckon(tokens, options, scope=scope, now_s=started_s) for tokens in prompts]
+        return self._tab(model, counted, lambda number: ledger.publish(counted[number]))
+
+    def _tab(self, model: str, reckonings: Sequence[AnyReckoning], publish: Callable[[int], None]) -> Tab:
+        price = None
+        if self._prices is not None:
+            price = self._prices.price(self.profile.priced_as or model, datetime.now(UTC))
+        return Tab(self.profile.name, tuple(reckonings), publish, price)
+
+
+def tokens_of(bill: Bill) -> Tokens:
+    """A bill's tokens by what they are charged as."""
+    if isinstance(bill, AnthropicBill):
+        return Tokens(bill.input, bill.read, {"5m": bill.write_5m, "1h": bill.write_1h})
+    return Tokens(bill.ordinary, bill.cached, {"30m": bill.write_30m, "12h": bill.write_12h})
+
+
+def _billed(reckoning: AnyReckoning, receipt: Receipt) -> Bill:
+    """Where nothing is kept, nothing is written either."""
+    if receipt.stop_reason in ("cache_off", "not_cacheable"):
+        return reckoning.uncached()
+    return reckoning.bill_for(receipt.num_reused_tokens)
+
+
+def _dollars(amount: Decimal) -> float:
+    return float(round(amount, 9))
