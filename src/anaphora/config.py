@@ -111,6 +111,20 @@ class Settings(BaseSettings):
     shutdown_timeout_s: Annotated[
         int, Field(description="Seconds that running requests get to finish when the server is stopped.", ge=0)
     ] = 30
+    profile: Annotated[
+        str,
+        Field(
+            description="Whose caching rules the usage fields follow: local, or a hosted model's, such as "
+            "anthropic:claude-opus-5 or openai:gpt-5.6.",
+            min_length=1,
+        ),
+    ] = "local"
+    prices: Annotated[
+        Path | None, Field(description="TOML file of prices, which win over the built-in ones of hosted models.")
+    ] = None
+    request_log: Annotated[
+        Path | None, Field(description="File that gets a JSON line with the usage of every answered request.")
+    ] = None
     cache: Annotated[bool, Field(description="Reuse cached prefixes.")] = True
     policy: Annotated[str, Field(description="Eviction policy.")] = "lru"
     kv_pool_bytes: Annotated[
@@ -128,6 +142,10 @@ class Settings(BaseSettings):
         Literal["float32", "bfloat16", "float16"], Field(description="Type of weights, keys and values.")
     ] = "float32"
     device: Annotated[str, Field(description="Device the model runs on.")] = "cpu"
+    kernels: Annotated[
+        Literal["auto", "native", "torch"],
+        Field(description="What computes: kernels compiled on this machine, torch alone, or the first that can."),
+    ] = "auto"
 
     def engine_settings(self) -> EngineSettings:
         """The part the engine is set up with."""

@@ -60,7 +60,7 @@ class MessageReply:
     def closing(self, account: Account) -> list[Event]:
         """The last events, with the final counts."""
         assert self._finish is not None, "a finished answer has a finished sequence"
-        usage = _usage(account)
+        usage = message_usage(account)
         counts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
         delta = {
             "type": "message_delta",
@@ -77,7 +77,7 @@ class MessageReply:
             "role": "assistant",
             "model": self._model,
             "content": content,
-            "usage": _usage(account),
+            "usage": message_usage(account),
         }
 
     def _stop_reason(self, finish: Finish) -> str:
@@ -115,7 +115,7 @@ def _use(call: CallPiece) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": json.loads(call.arguments)}
 
 
-def _usage(account: Account) -> dict[str, Any]:
+def message_usage(account: Account) -> dict[str, Any]:
     """Anthropic's usage: tokens read and tokens written stand apart from input tokens."""
     tokens = account.tokens
     return {

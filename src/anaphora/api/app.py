@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import anaphora
+from anaphora.api.account import Account
 from anaphora.api.answers import AnswerEvent, Begin, collect
 from anaphora.api.anthropic import read_count, read_messages
 from anaphora.api.anthropic_marks import MarkedPrompt, marked_prompt
@@ -42,6 +43,7 @@ from anaphora.api.openai import read_chat
 from anaphora.api.openai_completions import CompletionReply, read_completion
 from anaphora.api.openai_marks import keyed_prompt
 from anaphora.api.openai_reply import ChatReply
+from anaphora.api.request_log import RequestLog
 from anaphora.api.serving import Asker, Serving, new_id
 from anaphora.api.source import Source
 from anaphora.api.wire import parse_body, refuse
@@ -69,6 +71,7 @@ class ApiSettings:
     profile: Profile = field(default_factory=lambda: profile_named(LOCAL))
     prices: PriceBook | None = None
     clock: Callable[[], float] = time.monotonic  # of lifetimes, in seconds
+    request_log: RequestLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class Api:
             rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
         )
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
-        return await self._respond(incoming, source, chat_writer(reply), is_streamed=call.is_streamed)
+        return await self._respond(incoming, source, chat_writer(reply, call.model), is_streamed=call.is_streamed)
 
     async def completions(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> Any:
@@ -138,7 +141,7 @@ class Api:
         )
         source = self._serving.submit_texts(encoded, call.sampling, asker=asker, tab=tab)
         reply = CompletionReply(response_id=asker.response_id, created=int(time.time()), call=call)
-        writer = completion_writer(reply, texts, source)
+        writer = completion_writer(reply, call.model, texts, source)
         return await self._respond(incoming, source, writer, is_streamed=call.is_streamed)
 
     async def messages(self, incoming: Incoming) -> Response:
@@ -159,7 +162,7 @@ class Api:
             rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_", tab=tab
         )
         reply = MessageReply(response_id=asker.response_id, model=call.model, fills_context=fills_context)
-        return await self._respond(incoming, source, message_writer(reply), is_streamed=call.is_streamed)
+        return await self._respond(incoming, source, message_writer(reply, call.model), is_streamed=call.is_streamed)
 
     async def count_tokens(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> int:
@@ -255,12 +258,27 @@ class Api:
                 return EventStream(frames, headers=headers, on_close=source.abort)
             rest = await until_disconnect(incoming.request, _all(events))
             account = source.account()
-            self.metrics.observe(incoming.endpoint, account)
+            self._record(incoming, writer, account)
             body = writer.whole(collect([first, *rest], source.num_sequences), account)
             return json_response(body, headers=account.headers())
         finally:
             if not is_handed_over:
                 source.abort()
+
+    def _record(self, incoming: Incoming, writer: Writer, account: Account) -> None:
+        """Count an answered request, and log it where that is asked for."""
+        self.metrics.observe(incoming.endpoint, account)
+        if self._settings.request_log is not None:
+            self._settings.request_log.write(
+                {
+                    "request_id": incoming.request_id,
+                    "endpoint": incoming.endpoint,
+                    "tenant": incoming.tenant,
+                    "model": writer.model,
+                    "usage": writer.usage(account),
+                    "anaphora": account.extension(),
+                }
+            )
 
     async def _frames(
         self,
@@ -278,7 +296,7 @@ class Api:
                     for chunk in writer.piece(event):
                         yield writer.frame(chunk)
             account = source.account()
-            self.metrics.observe(incoming.endpoint, account)
+            self._record(incoming, writer, account)
             for chunk in writer.closing(account):
                 yield writer.frame(chunk)
             yield writer.last_frame

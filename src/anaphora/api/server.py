@@ -10,7 +10,10 @@ import uvicorn
 
 from anaphora.api.app import ApiSettings, build_app
 from anaphora.api.auth import keys_of
+from anaphora.api.request_log import RequestLog
 from anaphora.config import Settings
+from anaphora.contract.profiles import profile_named
+from anaphora.costs.price_books import price_book
 from anaphora.engine.engine import Engine
 from anaphora.errors import SettingsError
 
@@ -24,10 +27,11 @@ def serve(settings: Settings) -> None:
     Running requests get `shutdown_timeout_s` to finish; those left are ended with an error in their protocol's shape.
     Raises: ModelUnavailable, SettingsError.
     """
+    told = api_settings(settings)
     with bind(settings.host, settings.port) as bound:
         engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
         try:
-            app = build_app(engine, api_settings(settings), on_shutdown=engine.close)
+            app = build_app(engine, told, on_shutdown=engine.close)
             config = uvicorn.Config(
                 app,
                 log_level="warning",
@@ -65,13 +69,21 @@ def bind(host: str, port: int) -> socket:
 
 
 def api_settings(settings: Settings) -> ApiSettings:
-    """The part of the settings that the HTTP side is told."""
+    """The part of the settings that the HTTP side is told. Prices are loaded where something asks for them.
+
+    Raises: SettingsError.
+    """
+    profile = profile_named(settings.profile)
+    has_prices = profile.priced_as is not None or settings.prices is not None
     return ApiSettings(
         served_names=tuple(settings.served_names),
         keys=keys_of(settings.api_keys),
         metrics_key=settings.metrics_key,
         max_body_bytes=settings.max_body_bytes,
         request_timeout_s=settings.request_timeout_s,
+        profile=profile,
+        prices=price_book(settings.prices) if has_prices else None,
+        request_log=None if settings.request_log is None else RequestLog(settings.request_log),
     )
 
 

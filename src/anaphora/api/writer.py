@@ -7,8 +7,8 @@ from typing import Any
 
 from anaphora.api.account import Account
 from anaphora.api.answers import Answer, AnswerEvent, Begin
-from anaphora.api.anthropic_reply import MessageReply
-from anaphora.api.openai_completions import CompletionReply, PromptText
+from anaphora.api.anthropic_reply import MessageReply, message_usage
+from anaphora.api.openai_completions import CompletionReply, PromptText, usage_of
 from anaphora.api.openai_reply import ChatReply
 from anaphora.api.source import Source
 
@@ -19,6 +19,8 @@ Chunk = dict[str, Any]
 class Writer:
     """A reply as functions: whole, or opening, pieces and closing, and how a chunk is framed."""
 
+    model: str  # as the client called it
+    usage: Callable[[Account], Chunk]
     whole: Callable[[Sequence[Answer], Account], Chunk]
     opening: Callable[[Account], list[Chunk]]
     piece: Callable[[AnswerEvent], list[Chunk]]
@@ -27,11 +29,13 @@ class Writer:
     last_frame: str
 
 
-def chat_writer(reply: ChatReply) -> Writer:
-    return Writer(reply.whole, lambda _: reply.opening(), reply.piece, reply.closing, _data_frame, _DONE)
+def chat_writer(reply: ChatReply, model: str) -> Writer:
+    return Writer(
+        model, usage_of, reply.whole, lambda _: reply.opening(), reply.piece, reply.closing, _data_frame, _DONE
+    )
 
 
-def completion_writer(reply: CompletionReply, prompts: Sequence[PromptText], source: Source) -> Writer:
+def completion_writer(reply: CompletionReply, model: str, prompts: Sequence[PromptText], source: Source) -> Writer:
     """`prompts` are the prompts to give back (`echo`), or none."""
 
     def whole(answers: Sequence[Answer], account: Account) -> Chunk:
@@ -44,11 +48,13 @@ def completion_writer(reply: CompletionReply, prompts: Sequence[PromptText], sou
             return reply.echo(index, prompts[index], source.prompt_logprobs(index))
         return reply.piece(event)
 
-    return Writer(whole, lambda _: [], piece, reply.closing, _data_frame, _DONE)
+    return Writer(model, usage_of, whole, lambda _: [], piece, reply.closing, _data_frame, _DONE)
 
 
-def message_writer(reply: MessageReply) -> Writer:
+def message_writer(reply: MessageReply, model: str) -> Writer:
     return Writer(
+        model,
+        message_usage,
         lambda answers, account: reply.whole(answers[0], account),
         reply.opening,
         reply.piece,

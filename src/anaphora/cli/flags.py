@@ -14,8 +14,9 @@ from anaphora.config import Settings
 
 _GROUPS = {
     "Server": ("host", "port", "served_names", "api_keys", "metrics_key"),
-    "Model": ("model", "cache_dir", "dtype", "device", "num_threads"),
+    "Model": ("model", "cache_dir", "dtype", "device", "kernels", "num_threads"),
     "Cache": ("cache", "policy", "kv_pool_bytes"),
+    "Accounting": ("profile", "prices", "request_log"),
     "Limits": (
         "max_context",
         "max_body_bytes",

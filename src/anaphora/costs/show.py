@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from anaphora.contract.prices import FirstOf, PriceBook, parse_prices
-from anaphora.costs.hosted_prices import HostedPrices
+from anaphora.costs.price_books import price_book
 from anaphora.costs.report import GROUPS, Group, Report, Row, as_json, report_of
 from anaphora.costs.usage_files import read_usage
 from anaphora.errors import SettingsError
@@ -47,20 +46,6 @@ def show_costs(
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(as_json(report), indent=2) + "\n", encoding="utf-8")
-
-
-def price_book(prices: Path | None) -> PriceBook:
-    """Hosted models' prices, behind those of the file where one is named.
-
-    Raises: SettingsError.
-    """
-    if prices is None:
-        return HostedPrices()
-    try:
-        text = prices.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The price file {prices} can't be read: {error}.") from None
-    return FirstOf(parse_prices(text, source=prices.name), HostedPrices())
 
 
 def parse_groups(text: str) -> list[Group]:
