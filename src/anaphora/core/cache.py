@@ -405,12 +405,16 @@ class PrefixCache:
 
     def _count_evictable(self, found: Walk) -> tuple[int, int]:
         """Count the evictable slots that leasing a match would pin: shared ones, and the tenant's own."""
-        node, num_tokens, counts = found.node, found.num_within, [0, 0]
+        node, num_tokens, num_all, num_own = found.node, found.num_within, 0, 0
+        own = node.namespace  # below a region the tenant's; in one the region's own
         while not node.num_held and not node.num_kept and node.parent is not None:
-            counts[self._owner_of(node.namespace) is not self._owners.shared] += num_tokens
+            num_all += num_tokens
+            num_own += num_tokens if node.namespace is own else 0
             node = node.parent
             num_tokens = node.num_tokens
-        return counts[0], counts[1]
+        if self._owner_of(own) is self._owners.shared:
+            num_own = 0
+        return num_all - num_own, num_own
 
     def _take(self, lease: Lease, num_slots: int) -> None:
         """Give a lease private slots, evicting until there are enough and, within limits, until they lie together."""

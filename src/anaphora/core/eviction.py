@@ -33,16 +33,18 @@ class Eviction:
 
     def admit(self, node: Node) -> None:
         """Take in a node that nobody leases any more. Those of one path come leaf first."""
-        self._rank_of(node).policy.admit(node)
-        self._count(node, node.num_tokens)
+        rank = self._rank_of(node)
+        rank.policy.admit(node)
+        self._count(node, rank, node.num_tokens)
 
     def withdraw(self, node: Node) -> None:
         """Take out a node that is leased again, or gone."""
-        if node in self._aside:
+        rank = self._rank_of(node)
+        if self._aside and node in self._aside:
             self._aside.remove(node)
         else:
-            self._rank_of(node).policy.withdraw(node)
-        self._count(node, -node.num_tokens)
+            rank.policy.withdraw(node)
+        self._count(node, rank, -node.num_tokens)
 
     def split(self, head: Node, tail: Node) -> None:
         """Take in the new front part of a node that is held here."""
@@ -53,20 +55,20 @@ class Eviction:
 
     def shrink(self, node: Node, num_tokens: int) -> None:
         """Note that a node has lost tokens off its end."""
-        self._count(node, -num_tokens)
+        self._count(node, self._rank_of(node), -num_tokens)
 
     def lapse(self, nodes: Iterable[Node]) -> None:
         """Make nodes evictable that are not kept any more, leaf first."""
         for node in nodes:
+            rank = self._rank_of(node)
             self.num_retained -= node.num_tokens
-            self._count(node, node.num_tokens)
+            self._count(node, rank, node.num_tokens)
             if node in self._aside:
                 self._aside.remove(node)
-                policy = self._rank_of(node).policy
-                if isinstance(policy, Readmits):
-                    policy.readmit(node)
+                if isinstance(rank.policy, Readmits):
+                    rank.policy.readmit(node)
                 else:
-                    policy.admit(node)
+                    rank.policy.admit(node)
 
     def choose(self, asker: Owner, num_wanted: int) -> tuple[Node, int]:
         """Name the next victim for an owner that wants so many slots, and how many of its tokens may go.
@@ -123,14 +125,16 @@ class Eviction:
             self._aside.add(victim)
 
     def _rank_of(self, node: Node) -> Rank:
-        return self._owner_of(node.namespace).rank(node.priority, self._make_policy)
+        owner = self._owner_of(node.namespace)
+        return owner.ranks.get(node.priority) or owner.add_rank(node.priority, self._make_policy())
 
-    def _count(self, node: Node, num_tokens: int) -> None:
+    def _count(self, node: Node, rank: Rank, num_tokens: int) -> None:
         if node.num_kept:
             self.num_retained += num_tokens
             return
+        owner = rank.owner
         self.num_evictable += num_tokens
-        owner = self._owner_of(node.namespace)
-        owner.rank(node.priority, self._make_policy).num_evictable += num_tokens
+        rank.num_evictable += num_tokens
         owner.num_evictable += num_tokens
-        self._owners.changed(owner)
+        if owner.num_owned > owner.quota:
+            self._owners.changed(owner)

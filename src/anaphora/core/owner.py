@@ -8,7 +8,7 @@ operator shared. A quota is a share of the pool that others can't take away; wha
                                red has borrowed: what it uses least goes first when somebody needs room
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -30,9 +30,10 @@ class Quotas:
 class Rank:
     """Nodes of one owner and one priority that nobody leases, in the order of a policy."""
 
-    __slots__ = ("num_evictable", "policy")
+    __slots__ = ("num_evictable", "owner", "policy")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, owner: "Owner", policy: Policy) -> None:
+        self.owner = owner
         self.policy = policy
         self.num_evictable = 0  # slots; those of promised nodes are not among them
 
@@ -49,19 +50,19 @@ class Owner:
         self.num_evictable = 0
         self.num_kept = 0  # slots of kept nodes
         self.num_running = 0  # open leases that asked for private slots
-        self.ranks: dict[int, Rank] = {}  # priority -> nodes
+        self.ranks: dict[int, Rank] = {}  # priority -> nodes, lowest first
 
     @property
     def num_borrowed(self) -> int:
         """Evictable slots beyond the quota: what others may take."""
         return min(self.num_evictable, max(0, self.num_owned - self.quota))
 
-    def rank(self, priority: int, make_policy: Callable[[], Policy]) -> Rank:
-        """The nodes of a priority."""
-        if priority not in self.ranks:
-            self.ranks[priority] = Rank(make_policy())
-            self.ranks = dict(sorted(self.ranks.items()))
-        return self.ranks[priority]
+    def add_rank(self, priority: int, policy: Policy) -> Rank:
+        """Make a place for nodes of a priority that were not met before."""
+        assert priority not in self.ranks
+        rank = Rank(self, policy)
+        self.ranks = dict(sorted([*self.ranks.items(), (priority, rank)]))
+        return rank
 
 
 class Owners:
@@ -97,7 +98,8 @@ class Owners:
         if owner is self.shared:
             self.rest.quota = max(0, self._num_unnamed - owner.num_owned)
             self._follow(self.rest)
-        self._follow(owner)
+        if owner.num_owned > owner.quota or owner in self._borrowers:
+            self._follow(owner)
 
     def first_to_lose(self, asker: Owner, num_wanted: int) -> tuple[Owner, int] | None:
         """Whose slots go first when `asker` wants so many, and how many of them may go. None: nobody has borrowed.
