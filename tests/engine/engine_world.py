@@ -18,10 +18,14 @@ from torch import Tensor
 from anaphora.core.cache import Cache, PrefixCache
 from anaphora.core.extent import Extent
 from anaphora.core.namespace import namespace_of
+from anaphora.engine.decoder_weights import why_not_native
 from anaphora.engine.engine import Engine
 from anaphora.engine.job import Job
 from anaphora.engine.kv_pool import KvPool
+from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.native.library import Kernels, load_kernels
+from anaphora.engine.native_runner import NativeRunner
 from anaphora.engine.request import DEFAULT_TENANT, Generation, GenerationRequest, RequestId, Sampling, Tenant
 from anaphora.engine.runner import ExtentRunner, Runner
 from anaphora.engine.sequence import Sequence as TokenSequence
@@ -105,6 +109,15 @@ def check_receipt(generation: Generation) -> None:
     assert 0 <= receipt.time_to_first_token_s <= receipt.total_time_s
 
 
+def make_runner(loaded: LoadedModel, pool: KvPool, *, kernels: str = "auto") -> ExtentRunner | NativeRunner:
+    """Set up the runner that an engine would choose, over a given pool and without the self-test."""
+    if kernels == "auto" and why_not_native(loaded) is None:
+        built = load_kernels(default_cache_dir())
+        if isinstance(built, Kernels):
+            return NativeRunner(loaded, pool, built)
+    return ExtentRunner(loaded, pool)
+
+
 def cold_copy(family: str) -> Cold:
     return Cold(random_model(family))
 
@@ -148,6 +161,7 @@ class ByHand:
         max_step_tokens: int = 64,
         max_sequences: int = 16,
         min_first_chunk: int = 1,
+        kernels: str = "auto",
         wrap: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
         loaded = random_model(family) if isinstance(family, str) else family
@@ -155,7 +169,7 @@ class ByHand:
         self.now = 0.0
         self.cache: Cache = PrefixCache(num_slots, clock=lambda: self.now)
         self.pool = KvPool(loaded.spec, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
-        runner = wrap(ExtentRunner(loaded, self.pool))
+        runner = wrap(make_runner(loaded, self.pool, kernels=kernels))
         limits = Limits(max_step_tokens, max_sequences, min_first_chunk, None)
         self.stepper = Stepper(loaded, self.cache, runner, limits=limits, clock=lambda: self.now)
 
@@ -235,14 +249,14 @@ class Slots:
 
 
 class Direct:
-    """An `ExtentRunner` driven by hand: the test says which tokens lie where."""
+    """A runner driven by hand: the test says which tokens lie where."""
 
-    def __init__(self, family: str | LoadedModel, *, num_slots: int = 2048) -> None:
+    def __init__(self, family: str | LoadedModel, *, num_slots: int = 2048, kernels: str = "auto") -> None:
         loaded = random_model(family) if isinstance(family, str) else family
         pool = KvPool(loaded.spec, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
         for tensor in (*pool.keys, *pool.values):
             tensor.fill_(torch.nan)  # what nobody wrote must never be read
-        self.runner = ExtentRunner(loaded, pool)
+        self.runner = make_runner(loaded, pool, kernels=kernels)
 
     def step(self, parts: Sequence[tuple[Tokens, int, int, tuple[Extent, ...]]]) -> list[Tensor]:
         """Run tokens[start:stop] of several sequences in one step; answer the logits of all their rows."""

@@ -28,14 +28,27 @@ from anaphora.engine.engine import Engine
 from anaphora.engine.request import GREEDY, Sampling
 from anaphora.testing.random_models import CACHEABLE_FAMILIES
 
-FAMILIES = sorted(CACHEABLE_FAMILIES)
+WAYS = [(family, "auto") for family in sorted(CACHEABLE_FAMILIES)] + [("llama", "torch")]
+"""Families, and what computes: `auto` is native kernels for the families that they know."""
+
 MAX_TAIL = 64
 SHORT = Sampling(temperature=0.0, max_tokens=2, ignore_end=True)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    family, kernels = request.param
+    return family, kernels
+
+
+@pytest.fixture(scope="module")
+def family(way: tuple[str, str]) -> str:
+    return way[0]
+
+
+@pytest.fixture(scope="module")
+def kernels(way: tuple[str, str]) -> str:
+    return way[1]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +59,13 @@ def cold(family: str) -> Iterator[Cold]:
 
 
 @pytest.fixture(scope="module")
-def direct(family: str) -> Direct:
-    return Direct(family)
+def direct(family: str, kernels: str) -> Direct:
+    return Direct(family, kernels=kernels)
 
 
 @pytest.fixture(scope="module")
-def engine(family: str) -> Iterator[Engine]:
-    with small_engine(family, num_slots=8192) as running:
+def engine(family: str, kernels: str) -> Iterator[Engine]:
+    with small_engine(family, num_slots=8192, kernels=kernels) as running:
         yield running
 
 
@@ -190,11 +203,14 @@ def test_longer_prompt_reuses_a_shorter_one_and_its_reply(engine: Engine, cold: 
     cold.check(turn, second, max_tokens=20)
 
 
-def test_cached_and_uncached_engines_agree(family: str, cold: Cold, rng: np.random.Generator) -> None:
+def test_cached_and_uncached_engines_agree(family: str, kernels: str, cold: Cold, rng: np.random.Generator) -> None:
     prefix = random_tokens(rng, 40)
     prompts = [np.concatenate([prefix, random_tokens(rng, n)]) for n in (1, 5, 20)] + [prefix]
     sampling = Sampling(temperature=0.0, max_tokens=12)
-    with small_engine(family, cache=False) as plain, small_engine(family) as caching:
+    with (
+        small_engine(family, cache=False, kernels=kernels) as plain,
+        small_engine(family, kernels=kernels) as caching,
+    ):
         for prompt in prompts * 2:
             one, other = plain.generate(prompt, sampling), caching.generate(prompt, sampling)
             assert one.receipt.num_reused_tokens == 0
@@ -219,13 +235,14 @@ def crowd(seed: int, num_prompts: int) -> list[np.ndarray]:
     [(7, True), pytest.param(64, True, marks=pytest.mark.torture), pytest.param(16, False, marks=pytest.mark.torture)],
 )
 def test_crowd_over_a_pool_too_small_for_it_is_answered_exactly(
-    family: str, cold: Cold, max_step_tokens: int, cache: bool
+    family: str, kernels: str, cold: Cold, max_step_tokens: int, cache: bool
 ) -> None:
     """Threads ask overlapping prompts; the pool evicts all the time."""
     sampling = Sampling(temperature=0.0, max_tokens=16, ignore_end=True)
     prompts = crowd(max_step_tokens, 20)
     failures: list[BaseException] = []
-    with small_engine(family, num_slots=256, max_step_tokens=max_step_tokens, max_sequences=12, cache=cache) as engine:
+    limits = {"num_slots": 256, "max_step_tokens": max_step_tokens, "max_sequences": 12}
+    with small_engine(family, **limits, cache=cache, kernels=kernels) as engine:
 
         def ask(mine: list[np.ndarray]) -> None:
             try:
@@ -248,9 +265,9 @@ def test_crowd_over_a_pool_too_small_for_it_is_answered_exactly(
 
 
 @pytest.mark.parametrize("max_step_tokens", [16, pytest.param(64, marks=pytest.mark.torture)])
-def test_preempted_sequences_answer_exactly(family: str, cold: Cold, max_step_tokens: int) -> None:
+def test_preempted_sequences_answer_exactly(family: str, kernels: str, cold: Cold, max_step_tokens: int) -> None:
     """Steps by hand, with requests arriving between them; the cache is checked after every step."""
-    hand = ByHand(family, num_slots=256, max_step_tokens=max_step_tokens, max_sequences=12)
+    hand = ByHand(family, num_slots=256, max_step_tokens=max_step_tokens, max_sequences=12, kernels=kernels)
     sampling = Sampling(temperature=0.0, max_tokens=70, ignore_end=True)
     streams = []
     for prompt in crowd(max_step_tokens, 10):

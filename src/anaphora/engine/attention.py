@@ -159,21 +159,36 @@ class ExtentAttention:
         plan = self.plan
         assert plan is not None, "the model ran without a plan"
         assert attention_mask is None, "the mask function registered beside this one returns no mask"
-        layer = module.layer_idx
-        self.windows_seen[layer] = sliding_window
-        _, num_heads, num_rows, head_dim = query.shape
-        num_kv_heads = key.shape[1]
+        layer, head_dim = module.layer_idx, query.shape[-1]
         self._write(layer, key[0], value[0], plan)
-        grouped = query[0].view(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
-        scale = head_dim**-0.5 if scaling is None else scaling
-        out = torch.empty((1, num_rows, num_heads, head_dim), dtype=query.dtype, device=query.device)
-        rows_out = out[0].view(num_rows, *grouped.shape[:2], head_dim).permute(1, 2, 0, 3)
-        if softcap is not None or s_aux is not None or self._window_matters(plan, sliding_window):
-            sinks = None if s_aux is None else s_aux.view(grouped.shape[:2])
-            self._attend_masked(layer, grouped, rows_out, Scores(scale, softcap=softcap, sinks=sinks), sliding_window)
+        how = Scores(head_dim**-0.5 if scaling is None else scaling, softcap=softcap, sinks=s_aux)
+        return self.attend(layer, query[0], (key[0], value[0]), how, window=sliding_window)[None], None
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,  # [num_heads, num_rows, head_dim]
+        fresh: tuple[Tensor, Tensor],  # the step's own keys and values, [num_kv_heads, num_rows, head_dim] each
+        how: Scores,  # its mask is not used; sinks: [num_heads]
+        *,
+        window: int | None = None,
+    ) -> Tensor:  # [num_rows, num_heads, head_dim]
+        """Attend the rows of a step, whose keys and values are in the pool already."""
+        plan = self.plan
+        assert plan is not None
+        self.windows_seen[layer] = window
+        num_heads, num_rows, head_dim = query.shape
+        num_kv_heads = fresh[0].shape[0]
+        grouped = query.view(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
+        out = torch.empty((num_rows, num_heads, head_dim), dtype=query.dtype, device=query.device)
+        rows_out = out.view(num_rows, *grouped.shape[:2], head_dim).permute(1, 2, 0, 3)
+        if how.softcap is not None or how.sinks is not None or self._window_matters(plan, window):
+            sinks = None if how.sinks is None else how.sinks.view(grouped.shape[:2])
+            masked = Scores(how.scale, softcap=how.softcap, sinks=sinks)
+            self._attend_masked(layer, grouped, rows_out, masked, window)
         else:
-            self._attend_in_place(layer, grouped, rows_out, (key[0], value[0]), scale)
-        return out, None
+            self._attend_in_place(layer, grouped, rows_out, fresh, how.scale)
+        return out
 
     def _write(self, layer: int, key: Tensor, value: Tensor, plan: StepPlan) -> None:
         keys, values = self.pool.keys[layer], self.pool.values[layer]

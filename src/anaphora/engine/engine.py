@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 import torch
 from numpy.typing import NDArray
 
@@ -22,15 +21,14 @@ from anaphora.core.events import Event, Evicted, Stored
 from anaphora.core.namespace import namespace_of
 from anaphora.core.no_reuse import NoReuse
 from anaphora.core.policy import POLICIES
+from anaphora.engine.choose_runner import choose_runner
 from anaphora.engine.job import Job
-from anaphora.engine.kv_pool import KvPool
 from anaphora.engine.loop import EngineLoop
 from anaphora.engine.memory import available_bytes
+from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.models.loading import load_model
-from anaphora.engine.models.moving_positions import why_positions_move
 from anaphora.engine.models.spec import LoadedModel, ModelSpec
 from anaphora.engine.passing_thread import in_passing_thread
-from anaphora.engine.plain_runner import PlainRunner
 from anaphora.engine.request import (
     DEFAULT_TENANT,
     Generation,
@@ -40,8 +38,7 @@ from anaphora.engine.request import (
     StopReason,
     Tenant,
 )
-from anaphora.engine.runner import ExtentRunner, Runner
-from anaphora.engine.self_test import reference_scores, why_not_exact
+from anaphora.engine.runner import Runner
 from anaphora.engine.sequence import Sequence
 from anaphora.engine.settings import EngineSettings
 from anaphora.engine.stats import EngineStats
@@ -60,10 +57,13 @@ MIN_SLOTS = 256
 class Engine:
     """One model, its cache, and the thread that runs it. Close it, or use it as a context manager."""
 
-    def __init__(self, loaded: LoadedModel, settings: EngineSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(
+        self, loaded: LoadedModel, settings: EngineSettings = DEFAULT_SETTINGS, *, cache_dir: Path | None = None
+    ) -> None:
         """Set up the pool, test that the model can be cached exactly, and start the engine's thread.
 
-        Takes the model over: its attention and linear layers are replaced.
+        Takes the model over: its attention and linear layers are replaced. `cache_dir` is where compiled kernels are
+        kept (default: the user's cache folder).
         Raises: SettingsError.
         """
         self.settings = settings
@@ -72,12 +72,15 @@ class Engine:
         num_slots = _num_slots(loaded, settings)
         max_context = min(settings.max_context or loaded.spec.max_context, loaded.spec.max_context)
         loaded = dataclasses.replace(loaded, spec=dataclasses.replace(loaded.spec, max_context=max_context))
-        runner, refusal = in_passing_thread(lambda: _runner(loaded, num_slots))
-        self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=refusal)
+        folder = cache_dir or default_cache_dir()
+        chosen = in_passing_thread(
+            lambda: choose_runner(loaded, num_slots=num_slots, kernels=settings.kernels, cache_dir=folder)
+        )
+        self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=chosen.refusal)
         self._num_slots = num_slots
-        self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), runner)
+        self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), chosen.runner)
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
-        self.start_up_lines = self._describe()
+        self.start_up_lines = (*self._describe(), chosen.kernels)
         self._loop = EngineLoop(self._stepper, num_threads=settings.num_threads, clock=time.monotonic)
         self._ids = itertools.count()
         self._queue_lock = threading.Lock()
@@ -96,21 +99,22 @@ class Engine:
     ) -> "Engine":
         """Load a model by catalog name, hub id, folder or GGUF file, and start an engine for it.
 
-        `cache_dir` is where fetched models are kept (default: the user's cache folder).
+        `cache_dir` is where fetched models and compiled kernels are kept (default: the user's cache folder).
         Raises: ModelUnavailable, SettingsError.
         """
         _check_settings(settings)
+        folder = cache_dir or default_cache_dir()
         loaded = in_passing_thread(
             lambda: load_model(
                 model,
-                cache_dir=cache_dir or Path(platformdirs.user_cache_dir("anaphora")),
+                cache_dir=folder,
                 dtype=getattr(torch, settings.dtype),
                 device=torch.device(settings.device),
                 name=name,
                 progress=progress,
             )
         )
-        return cls(loaded, settings)
+        return cls(loaded, settings, cache_dir=folder)
 
     def submit(self, request: GenerationRequest) -> Stream:
         """Queue a request; answer its stream at once. Thread-safe.
@@ -311,26 +315,3 @@ def _num_slots(loaded: LoadedModel, settings: EngineSettings) -> int:
             f"the least is {MIN_SLOTS} tokens, {MIN_SLOTS * per_token} bytes."
         )
     return num_slots
-
-
-def _runner(loaded: LoadedModel, num_slots: int) -> tuple[Runner, str | None]:
-    """Choose how the model runs, and say why it can't be cached if it can't."""
-    refusal = loaded.spec.not_cacheable_because or _why_positions_move(loaded)
-    if refusal is not None:
-        return PlainRunner(loaded), refusal
-    expected, ids = reference_scores(loaded)
-    own_attention = loaded.model.config._attn_implementation
-    pool = KvPool(loaded.spec, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
-    runner = ExtentRunner(loaded, pool)
-    refusal = why_not_exact(runner, loaded, expected, ids)
-    if refusal is None:
-        return runner, None
-    runner.restore(own_attention)
-    return PlainRunner(loaded), refusal
-
-
-def _why_positions_move(loaded: LoadedModel) -> str | None:
-    reason = why_positions_move(loaded.model.config, max_context=loaded.spec.max_context)
-    if reason is None:
-        return None
-    return f"{loaded.spec.architecture} can't be cached exactly because {reason}; it is served without reuse"

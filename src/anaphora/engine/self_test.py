@@ -9,9 +9,12 @@ from torch import Tensor
 
 from anaphora.core.extent import Extent
 from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.native_runner import NativeRunner
 from anaphora.engine.runner import ExtentRunner
 from anaphora.engine.step import Rows, plan_step
 from anaphora.errors import EngineFailure
+
+ReadsExtents = ExtentRunner | NativeRunner
 
 NUM_TOKENS = 48
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
@@ -27,7 +30,7 @@ def reference_scores(loaded: LoadedModel) -> tuple[Tensor, np.ndarray]:
     return output.logits[0].float(), ids
 
 
-def why_not_exact(runner: ExtentRunner, loaded: LoadedModel, expected: Tensor, ids: np.ndarray) -> str | None:
+def why_not_exact(runner: ReadsExtents, loaded: LoadedModel, expected: Tensor, ids: np.ndarray) -> str | None:
     """Score the same prompt from pieces in the pool; answer a sentence for the operator if anything differs.
 
     The prompt is cut in three, lies in scattered extents, and shares a step with another sequence. Uses the pool's
@@ -43,7 +46,7 @@ def why_not_exact(runner: ExtentRunner, loaded: LoadedModel, expected: Tensor, i
     return _windows_missed(runner, loaded)
 
 
-def _worst_difference(runner: ExtentRunner, expected: Tensor, ids: np.ndarray) -> float:
+def _worst_difference(runner: ReadsExtents, expected: Tensor, ids: np.ndarray) -> float:
     num_tokens = len(ids)
     cut, late = num_tokens // 3, num_tokens - 1
     first = (Extent(num_tokens, cut), Extent(0, num_tokens - cut))
@@ -67,7 +70,7 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return float(torch.nan_to_num(difference, nan=math.inf).max())
 
 
-def _windows_missed(runner: ExtentRunner, loaded: LoadedModel) -> str | None:
+def _windows_missed(runner: ReadsExtents, loaded: LoadedModel) -> str | None:
     """Compare the windows that layers asked for with the configuration; the test prompt may be too short to tell."""
     config: Any = loaded.model.config.get_text_config(decoder=True)
     kinds = getattr(config, "layer_types", None)

@@ -16,3 +16,4 @@ class EngineSettings:
     num_threads: int | None = None  # None: torch's own choice
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
+    kernels: Literal["auto", "native", "torch"] = "auto"  # native: compiled here, where model and machine allow

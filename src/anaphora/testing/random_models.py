@@ -127,6 +127,14 @@ def _llama(sizes: _Sizes) -> Any:
     return transformers.LlamaConfig(**_LLAMA_LIKE, **_common(sizes))
 
 
+def _llama_biased(sizes: _Sizes) -> Any:
+    return transformers.LlamaConfig(**_LLAMA_LIKE, **_common(sizes), attention_bias=True, mlp_bias=True)
+
+
+def _qwen2(sizes: _Sizes) -> Any:
+    return transformers.Qwen2Config(**_LLAMA_LIKE, **_common(sizes))
+
+
 def _qwen3(sizes: _Sizes) -> Any:
     return transformers.Qwen3Config(**_LLAMA_LIKE, **_common(sizes))
 
@@ -211,7 +219,9 @@ def _no_dropout(*names: str) -> dict[str, Any]:
 
 CACHEABLE_FAMILIES: dict[str, Callable[[_Sizes], Any]] = {
     "llama": _llama,
+    "llama-biased": _llama_biased,
     "gpt2": _gpt2,
+    "qwen2": _qwen2,
     "qwen3": _qwen3,
     "mistral": _mistral,
     "mistral-window": _mistral_window,

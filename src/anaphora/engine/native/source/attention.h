@@ -1,0 +1,108 @@
+// Attention of a few query rows over one run of cached tokens, with the log-sum-exp that merges runs.
+//
+// Rows of all query heads that share a key head are taken together, so a key is read from memory once for all of them.
+// Keys are walked in tiles that stay in the first-level cache; a running maximum keeps the sums in range.
+// Source: online softmax, Milakov and Gimelshein 2018, arXiv:1805.02867; tiles as in FlashAttention, Dao et al. 2022,
+// arXiv:2205.14135, section 3.1; keys shared out between threads as in Flash-Decoding (Dao et al. 2023).
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "vectors.h"
+
+constexpr int kTile = 64;        // keys of a tile
+constexpr int kQueries = 3;      // queries that are taken together
+constexpr int kMaxHeadDim = 256;
+
+// scores[q][t] = queries[q] . keys[t] for t < num_keys.
+template <int Q>
+static inline void score_tile(const float* const* queries, const float* keys, int head_dim, int num_keys,
+                              float (*scores)[kTile]) {
+  int t = 0;
+  for (; t + 4 <= num_keys; t += 4) {
+    Vec sums[Q][4] = {};
+    for (int d = 0; d < head_dim; d += kWidth) {
+      Vec parts[Q];  // with one key at a time: 16 registers in all
+      for (int q = 0; q < Q; ++q) parts[q] = hold(queries[q] + d);
+      for (int i = 0; i < 4; ++i) {
+        const Vec key = hold(keys + (t + i) * head_dim + d);
+        for (int q = 0; q < Q; ++q) sums[q][i] += parts[q] * key;
+      }
+    }
+    for (int q = 0; q < Q; ++q) sum4(sums[q], scores[q] + t);
+  }
+  for (; t < num_keys; ++t) {
+    for (int q = 0; q < Q; ++q) {
+      Vec sums = {};
+      for (int d = 0; d < head_dim; d += kWidth) sums += load(queries[q] + d) * load(keys + t * head_dim + d);
+      scores[q][t] = sum(sums);
+    }
+  }
+}
+
+// out[q] += sum over t of weights[q][t] * values[t], kVectors vectors of the head at a time.
+template <int Q, int kVectors>
+static inline void add_values(const float (*weights)[kTile], const float* values, int head_dim, int num_keys,
+                              float* const* out, int start) {
+  Vec sums[Q][kVectors];
+  for (int q = 0; q < Q; ++q) {
+    for (int v = 0; v < kVectors; ++v) sums[q][v] = load(out[q] + start + v * kWidth);
+  }
+  for (int t = 0; t < num_keys; ++t) {
+    const float* value = values + t * head_dim + start;
+    Vec weight[Q];
+    for (int q = 0; q < Q; ++q) weight[q] = all(weights[q][t]);
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec part = hold(value + v * kWidth);
+      for (int q = 0; q < Q; ++q) sums[q][v] += weight[q] * part;
+    }
+  }
+  for (int q = 0; q < Q; ++q) {
+    for (int v = 0; v < kVectors; ++v) store(out[q] + start + v * kWidth, sums[q][v]);
+  }
+}
+
+// Turn scores of one query into weights; keep `largest_seen`, `total` and `out` on one scale.
+static inline void weigh(float* scores, int num_keys, float* largest_seen, float* total, float* out, int head_dim) {
+  for (int t = num_keys; t % kWidth != 0; ++t) scores[t] = -std::numeric_limits<float>::infinity();
+  Vec peaks = all(*largest_seen);
+  for (int t = 0; t < num_keys; t += kWidth) {
+    const Vec score = load(scores + t);
+    peaks = score > peaks ? score : peaks;
+  }
+  const float peak = largest(peaks);
+  if (peak > *largest_seen) {
+    const float shrink = std::isinf(*largest_seen) ? 0.0f : std::exp(*largest_seen - peak);
+    *total *= shrink;
+    for (int d = 0; d < head_dim; d += kWidth) store(out + d, load(out + d) * shrink);
+    *largest_seen = peak;
+  }
+  Vec sums = {};
+  for (int t = 0; t < num_keys; t += kWidth) {
+    const Vec weight = exponential(load(scores + t) - peak);
+    store(scores + t, weight);
+    sums += weight;
+  }
+  *total += sum(sums);
+}
+
+template <int Q>
+static inline void attend_tile(const float* const* queries, const float* keys, const float* values, int head_dim,
+                               const int* num_visible, float* largest_seen, float* totals, float* const* out) {
+  alignas(64) float scores[Q][kTile];
+  int num_keys = 0;
+  for (int q = 0; q < Q; ++q) num_keys = std::max(num_keys, num_visible[q]);
+  if (num_keys <= 0) return;
+  score_tile<Q>(queries, keys, head_dim, num_keys, scores);
+  for (int q = 0; q < Q; ++q) {
+    const int visible = std::max(num_visible[q], 0);
+    if (visible > 0) weigh(scores[q], visible, largest_seen + q, totals + q, out[q], head_dim);
+    for (int t = visible; t < num_keys; ++t) scores[q][t] = 0;
+  }
+  int d = 0;
+  for (; d + 4 * kWidth <= head_dim; d += 4 * kWidth) {
+    add_values<Q, 4>(scores, values, head_dim, num_keys, out, d);
+  }
+  for (; d < head_dim; d += kWidth) add_values<Q, 1>(scores, values, head_dim, num_keys, out, d);
+}

@@ -1,0 +1,169 @@
+"""A runner for the decoders that the native kernels know: the whole step in one call, or layer by layer.
+
+few rows (decode, a hit's tail)    one native call: weights and cache are read once, nothing is called in between
+many rows (prefill)                large products by the library that torch is built on, attention by
+                                   `ExtentAttention`, the small operations between them fused and native
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from anaphora.core.extent import Extent
+from anaphora.engine.attention import ExtentAttention, Scores, kernel_for
+from anaphora.engine.decoder_weights import DecoderWeights, LayerWeights, decoder_weights
+from anaphora.engine.kv_pool import KvPool, gather
+from anaphora.engine.models.spec import LoadedModel
+from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, Run, Step, address, structures
+from anaphora.engine.step import StepPlan
+from anaphora.errors import EngineFailure
+
+MAX_FEW_ROWS = 64
+"""Up to here a step is one native call. Measured (`anaphora bench linear`): beyond, the library's products win."""
+
+
+class NativeRunner:
+    """Runs a decoder whose weights `decoder_weights` knows how to lay out. See `Runner`."""
+
+    def __init__(self, loaded: LoadedModel, pool: KvPool, kernels: Kernels) -> None:
+        self.attention = ExtentAttention(pool, kernel_for(loaded.device))
+        self.max_few_rows = MAX_FEW_ROWS
+        self._pool = pool
+        self._kernels = kernels
+        self._weights = decoder_weights(loaded.model)
+        parts = zip(self._weights.layers, pool.keys, pool.values, strict=True)
+        self._layers = structures(Layer, [_layer(*part) for part in parts])
+        self._model = _model(loaded, self._weights, pool, self._layers)
+
+    def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
+        """See `Runner.run`. Cost: one forward pass.
+
+        Raises: EngineFailure for keys or values that must not be kept. Slots of other sequences are untouched then.
+        """
+        hidden = functional.embedding(torch.from_numpy(tokens.astype(np.int64, copy=False)), self._weights.embedding)
+        at = torch.from_numpy(positions.astype(np.int64, copy=False))[None]
+        cosines, sines = (angles[0].contiguous() for angles in self._weights.rotary(hidden, at))
+        slots = _slots(plan)
+        step = Step(
+            num_rows=len(tokens),
+            num_threads=torch.get_num_threads(),
+            hidden=address(hidden),
+            cosines=address(cosines),
+            sines=address(sines),
+            slots=slots.ctypes.data,
+        )
+        run = self._run_few if len(tokens) <= self.max_few_rows else self._run_many
+        logits = run(hidden, step, plan, logit_rows)
+        if not self._pool.is_finite(plan.writes):
+            raise EngineFailure("the model's keys or values are not numbers")
+        return logits
+
+    def forget(self, sequence_id: int) -> None:
+        """Nothing is kept outside the pool."""
+
+    def _run_few(self, hidden: Tensor, step: Step, plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
+        described, rows = _runs(plan)
+        runs, run_rows = structures(Run, described), np.asarray(rows, dtype=np.int32)
+        wanted = np.asarray(logit_rows, dtype=np.int32)
+        logits = torch.empty((len(wanted), self._weights.head.shape[0]))
+        step.num_runs, step.runs = len(described), ctypes.addressof(runs)
+        step.run_rows, step.logit_rows = run_rows.ctypes.data, wanted.ctypes.data
+        step.num_logits, step.logits = len(wanted), address(logits)
+        self._kernels.run_step(self._model, step)
+        return logits
+
+    def _run_many(self, hidden: Tensor, step: Step, plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
+        self.attention.plan = plan
+        try:
+            for index, weights in enumerate(self._weights.layers):
+                self._run_layer(index, weights, hidden, step)
+        finally:
+            self.attention.plan = None
+        rows = hidden[torch.tensor(logit_rows, dtype=torch.int64)]
+        normed = self._kernels.norm_rows(rows, self._weights.final_norm, self._weights.epsilon)
+        return functional.linear(normed, self._weights.head, self._weights.head_bias)
+
+    def _run_layer(self, index: int, weights: LayerWeights, hidden: Tensor, step: Step) -> None:
+        """Add one layer's work to hidden [num_rows, hidden], in place."""
+        kernels, epsilon, plan = self._kernels, self._weights.epsilon, self.attention.plan
+        assert plan is not None
+        normed = kernels.norm_rows(hidden, weights.attention_norm, epsilon)
+        qkv = functional.linear(normed, weights.qkv, weights.qkv_bias)
+        query = kernels.place_rows(self._model, index, qkv, step)
+        own = [Extent(write.slot_start, write.length) for write in plan.writes]
+        fresh = gather(self._pool.keys[index], own), gather(self._pool.values[index], own)
+        attended = self.attention.attend(index, query, fresh, Scores(self._weights.scale))
+        _add_product(hidden, attended.view(len(hidden), -1), weights.output, weights.output_bias)
+        normed = kernels.norm_rows(hidden, weights.feed_norm, epsilon)
+        gated = kernels.gate_rows(functional.linear(normed, weights.gate_up, weights.gate_up_bias))
+        _add_product(hidden, gated, weights.down, weights.down_bias)
+
+
+def _add_product(to: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    to.addmm_(inputs, weight.T)
+    if bias is not None:
+        to += bias
+
+
+def _slots(plan: StepPlan) -> NDArray[np.int64]:  # [num_rows]
+    slots = np.empty(plan.num_rows, dtype=np.int64)
+    for write in plan.writes:
+        rows = slice(write.row_start, write.row_start + write.length)
+        slots[rows] = np.arange(write.slot_start, write.slot_start + write.length)
+    return slots
+
+
+def _runs(plan: StepPlan) -> tuple[list[Run], list[int]]:
+    """Describe who reads what: the extents in the past, then each sequence's own rows among themselves."""
+    runs: list[Run] = []
+    rows: list[int] = []
+    for read in plan.reads:
+        readers = [row for index in read.readers for row in _rows_of(plan, index)]
+        runs.append(Run(read.extent.start, read.extent.length, len(rows), len(readers), ALL_VISIBLE))
+        rows += readers
+    for index, sequence in enumerate(plan.sequences):
+        if sequence.num_rows == 1:  # reads itself as a part of its past
+            continue
+        for write in plan.writes:
+            if sequence.row_start <= write.row_start < sequence.row_stop:
+                seen_from = write.row_start - sequence.row_start
+                runs.append(Run(write.slot_start, write.length, len(rows), sequence.num_rows, seen_from))
+        rows_of = list(_rows_of(plan, index))
+        rows += rows_of
+    return runs, rows
+
+
+def _rows_of(plan: StepPlan, index: int) -> Iterator[int]:
+    return iter(range(plan.sequences[index].row_start, plan.sequences[index].row_stop))
+
+
+def _layer(weights: LayerWeights, keys: Tensor, values: Tensor) -> Layer:
+    fields = {name: address(getattr(weights, name)) for name in weights.__slots__}
+    return Layer(**fields, keys=address(keys), values=address(values))
+
+
+def _model(loaded: LoadedModel, weights: DecoderWeights, pool: KvPool, layers: Any) -> Model:
+    spec = loaded.spec
+    return Model(
+        num_slots=pool.num_slots,
+        num_layers=spec.num_layers,
+        hidden=weights.hidden,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        inner=weights.inner,
+        vocab_size=weights.head.shape[0],
+        num_rotated=spec.head_dim,
+        epsilon=weights.epsilon,
+        scale=weights.scale,
+        final_norm=address(weights.final_norm),
+        head=address(weights.head),
+        head_bias=address(weights.head_bias),
+        layers=ctypes.addressof(layers),
+    )
