@@ -167,7 +167,7 @@ def test_peek_tells_and_changes_nothing() -> None:
         (6000, (6000, 2000, 0)),
         (2500, (2500, 5500, 0)),  # partly lost: what was lost is written again
         (0, (0, 8000, 0)),
-        (7999, (6000, 1999, 1)),  # a prompt cached whole still computes its last token
+        (7999, (6000, 2000, 0)),
     ],
 )
 def test_nothing_is_read_that_was_computed(num_reused: int, expected: tuple[int, int, int]) -> None:
@@ -176,3 +176,8 @@ def test_nothing_is_read_that_was_computed(num_reused: int, expected: tuple[int,
     bill.check()
     assert (bill.read, bill.written, bill.input) == expected
     assert reckoning.uncached().input == 8000
+
+
+def test_a_prompt_that_is_hit_whole_computes_its_last_token_and_writes_nothing() -> None:
+    bill = after(conversation(8, [8])).started(conversation(8, [8])).bill_for(7999)
+    assert (bill.read, bill.written, bill.input) == (7999, 0, 1)

@@ -220,12 +220,19 @@ def test_settings_are_part_of_the_prefix(setting: dict[str, Any]) -> None:
     assert split(one.answered(chat(3)))[0] == 0
 
 
-@pytest.mark.parametrize(("num_reused", "expected"), [(5000, (3000, 2000)), (1500, (1500, 3500)), (4999, (3000, 1999))])
+@pytest.mark.parametrize(("num_reused", "expected"), [(5000, (3000, 2000)), (1500, (1500, 3500)), (4999, (3000, 2000))])
 def test_nothing_counts_as_cached_that_was_computed(num_reused: int, expected: tuple[int, int]) -> None:
     one = host()
     one.answered(chat(3))
     reckoning = one.started(chat(5))
     bill = reckoning.bill_for(num_reused)
     bill.check()
-    assert (bill.cached, bill.written) == expected if num_reused != 5000 else (3000, 1999)
+    assert (bill.cached, bill.written) == expected
     assert reckoning.uncached().ordinary == 5000
+
+
+def test_a_prompt_that_is_hit_whole_computes_its_last_token_and_writes_nothing() -> None:
+    one = host()
+    one.answered(chat(3))
+    bill = one.started(chat(3)).bill_for(2999)
+    assert (bill.cached, bill.written, bill.ordinary) == (2999, 0, 1)

@@ -45,6 +45,8 @@ def serve(settings: Settings) -> None:
             server.run(sockets=[bound])
         finally:
             engine.close()
+            if told.request_log is not None:
+                told.request_log.close()
 
 
 def bind(host: str, port: int) -> socket:

@@ -106,14 +106,14 @@ class Reckoning:
     def bill_for(self, num_reused: int) -> AnthropicBill:
         """What can be reported where `num_reused` tokens were really reused: never more than these is read.
 
-        What the contract grants and the engine has lost is written again. The prompt's last token, which is
-        computed even when all of it is cached, is input.
+        What the contract grants and the engine has lost is written again. But the last token of a prompt that
+        is hit whole is always computed: it is input.
         """
         total = self.num_tokens
-        if num_reused >= total - 1:
-            marks = tuple((min(tokens, total - 1), ttl) for tokens, ttl in self.marks)
-            return billed(total, min(self.hit, num_reused), marks)
-        return billed(total, min(self.hit, num_reused), self.marks)
+        is_hit_whole = self.hit == total and num_reused == total - 1
+        limit = num_reused if is_hit_whole else total
+        marks = tuple((min(tokens, limit), ttl) for tokens, ttl in self.marks)
+        return billed(total, min(self.hit, num_reused), marks)
 
     def uncached(self) -> AnthropicBill:
         """The bill of a server that keeps nothing."""

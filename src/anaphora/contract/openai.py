@@ -150,9 +150,12 @@ class BreakpointReckoning:
         return self._billed(self.hit, self.num_tokens)
 
     def bill_for(self, num_reused: int) -> OpenAIBill:
-        """What can be reported where `num_reused` tokens were really reused; what was lost is written again."""
-        hit = min(self.hit, num_reused)
-        return self._billed(hit, self.num_tokens - 1 if num_reused >= self.num_tokens - 1 else self.num_tokens)
+        """What can be reported where `num_reused` tokens were really reused; what was lost is written again.
+
+        The last token of a prompt that is hit whole is always computed: it is an ordinary one.
+        """
+        is_hit_whole = self.hit == self.num_tokens and num_reused == self.num_tokens - 1
+        return self._billed(min(self.hit, num_reused), num_reused if is_hit_whole else self.num_tokens)
 
     def uncached(self) -> OpenAIBill:
         return OpenAIBill(self.num_tokens)
