@@ -4,78 +4,11 @@ Method: hypothesis draws crowds of requests and the step in which each arrives; 
 (what was scheduled counts as computed, and a made-up token follows), with the cache checked after each.
 """
 
-import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from scheduler_world import World, sequence_of
 
-from anaphora.core.cache import PrefixCache
-from anaphora.core.namespace import Namespace
-from anaphora.core.no_reuse import NoReuse
-from anaphora.engine.request import GenerationRequest, RequestId, Sampling
-from anaphora.engine.scheduler import Scheduler, Share
-from anaphora.engine.sequence import Sequence
-
-SPACE = Namespace(b"s" * 32)
-NUM_SLOTS = 64
-
-
-def sequence_of(tokens: list[int], *, max_new_tokens: int) -> Sequence:
-    request = GenerationRequest(RequestId("r"), np.asarray(tokens, dtype=np.int32), Sampling())
-    return Sequence(request, 0, namespace=SPACE, max_new_tokens=max_new_tokens)
-
-
-class World:
-    """A scheduler whose steps cost nothing."""
-
-    def __init__(
-        self, *, max_step_tokens: int, max_sequences: int, cache: bool = True, min_first_chunk: int = 1
-    ) -> None:
-        self.cache = PrefixCache(NUM_SLOTS, clock=lambda: 0.0) if cache else NoReuse(NUM_SLOTS)
-        self.max_step_tokens = max_step_tokens
-        self.max_sequences = max_sequences
-        self.scheduler = Scheduler(
-            self.cache,
-            max_step_tokens=max_step_tokens,
-            max_sequences=max_sequences,
-            min_first_chunk=min_first_chunk,
-        )
-        self.finished: list[Sequence] = []
-
-    def step(self) -> list[Share]:
-        before = list(self.scheduler.running)
-        shares = self.scheduler.schedule()
-        self.check(shares, before)
-        for share in shares:
-            sequence = share.sequence
-            assert sequence.lease is not None
-            sequence.num_computed += share.num_rows
-            self.cache.publish(sequence.lease, sequence.tokens, sequence.num_computed)
-            if not sequence.num_to_compute:
-                if sequence.num_left:
-                    sequence.append(7)
-                if not sequence.num_left:
-                    self.scheduler.remove(sequence)
-                    self.finished.append(sequence)
-        self.cache.check()
-        return shares
-
-    def check(self, shares: list[Share], before: list[Sequence]) -> None:
-        assert sum(share.num_rows for share in shares) <= self.max_step_tokens
-        assert len(self.scheduler.running) <= self.max_sequences
-        assert len({share.sequence.id for share in shares}) == len(shares)
-        kinds = [0 if share.sequence.is_decoding else 1 for share in shares if share.sequence in before]
-        assert kinds == sorted(kinds), "a prefill came before a decode"
-        for share in shares:
-            sequence = share.sequence
-            assert 1 <= share.num_rows <= sequence.num_to_compute
-            assert sequence.lease is not None
-            assert sequence.lease.is_open
-            assert sequence.lease.num_slots >= sequence.num_computed + share.num_rows
-            assert sequence.lease.num_published <= sequence.num_computed
-        for sequence in self.scheduler.waiting:
-            assert sequence.lease is None
-            assert sequence.num_computed == 0
-
+from anaphora.engine.joining import MIN_JOINED
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=30)
 crowds = st.lists(st.tuples(st.integers(0, 12), prompts, st.integers(0, 25)), min_size=1, max_size=12)
@@ -132,7 +65,7 @@ def test_aborted_sequences_give_everything_back(
 @given(crowds, st.integers(1, 20))
 def test_first_come_is_first_started(crowd: list[tuple[int, list[int], int]], max_step_tokens: int) -> None:
     world = World(max_step_tokens=max_step_tokens, max_sequences=4)
-    sequences = [sequence_of(tokens, max_new_tokens=new) for _, tokens, new in crowd]
+    sequences = [sequence_of(tokens[:MIN_JOINED], max_new_tokens=new) for _, tokens, new in crowd]
     started: list[int] = []
     for sequence in sequences:
         world.scheduler.add(sequence)

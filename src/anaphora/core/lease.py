@@ -95,6 +95,11 @@ class Lease:
         return self._extents
 
     @property
+    def is_findable(self) -> bool:
+        """Whether others find what this lease publishes: the cache reuses, and was not cleared under the lease."""
+        return self.node is not None and not self.node.is_cleared
+
+    @property
     def end(self) -> int | None:
         """The slot right behind the last one; None for a lease without slots."""
         if self.private:

@@ -1,5 +1,7 @@
 """One request while the engine works on it: its sequences, their text, and its account."""
 
+from typing import Literal
+
 from anaphora.engine.detokenise import Detokeniser, TokenTexts
 from anaphora.engine.request import Delta, FinishReason, GenerationRequest, Receipt, StopReason, TokenLogprob
 from anaphora.engine.sampler import Scored, TokenChooser
@@ -74,6 +76,8 @@ class Job:
         self.num_reused: int | None = None  # None: not started
         self.stop_reason: StopReason = "nothing_cached"
         self.prompt_scores: list[Scored] = []  # of tokens 1, 2, ... as far as known
+        self.kept: list[int] = []  # lengths of the prefixes that stay for the time that was asked for
+        self.num_not_kept = 0  # wishes that were refused
         self._submitted_at = now
         self._started_at = now
         self._first_token_at: float | None = None
@@ -114,7 +118,15 @@ class Job:
             queue_time_s=self._started_at - self._submitted_at,
             time_to_first_token_s=0.0 if first is None else first - self._submitted_at,
             total_time_s=now - self._submitted_at,
+            retention=self._retention,
+            num_kept_tokens=max(self.kept, default=0),
         )
+
+    @property
+    def _retention(self) -> Literal["none", "kept", "partly_kept", "refused"]:
+        if self.kept:
+            return "partly_kept" if self.num_not_kept else "kept"
+        return "refused" if self.num_not_kept else "none"
 
     def set_prompt_logprobs(self, texts: TokenTexts) -> None:
         """Hand the prompt's scores to the reader, cut to as many alternatives as were asked for."""

@@ -58,12 +58,22 @@ GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """A wish that the first tokens of a prompt stay cached for a while after they were last read."""
+
+    num_tokens: int  # of the prompt, from the start
+    lifetime_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     request_id: RequestId
     tokens: NDArray[np.int32]  # [num_prompt_tokens], at least one
     sampling: Sampling
     tenant: Tenant = DEFAULT_TENANT  # tenants never share cache
     timeout_s: float | None = None  # from submission to the last token
+    keep: tuple[Keep, ...] = ()  # granted within a budget; the receipt says whether
+    priority: Literal["low", "normal", "high"] = "normal"  # of what is cached: all of a lower one is evicted first
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,8 @@ class Receipt:
     queue_time_s: float  # submission to first step
     time_to_first_token_s: float  # submission to first token; 0 if there was none
     total_time_s: float
+    retention: Literal["none", "kept", "partly_kept", "refused"] = "none"  # what became of `GenerationRequest.keep`
+    num_kept_tokens: int = 0  # the longest part of the prompt that stays for a promised time
 
 
 @dataclass(frozen=True, slots=True)

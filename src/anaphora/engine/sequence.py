@@ -14,6 +14,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphora.core.evictable import Priority
 from anaphora.core.lease import Lease
 from anaphora.core.namespace import Namespace
 from anaphora.engine.request import GenerationRequest
@@ -32,6 +33,8 @@ class Sequence:
         self.num_prompt = len(request.tokens)
         self.max_new_tokens = max_new_tokens
         self.lease: Lease | None = None
+        self.hold: Lease | None = None  # keeps what is cached of it while it waits
+        self.leader: Sequence | None = None  # what it waits for, or waited for: that computes the same tokens
         self.num_computed = 0
         self.num_written = 0  # tokens that it published and nobody had before
         self.num_tokens = self.num_prompt
@@ -54,6 +57,11 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         return self.num_to_compute == 1 and self.num_generated > 0
+
+    @property
+    def priority(self) -> Priority:
+        """How long what it leaves in the cache stays, compared with others."""
+        return Priority[self.request.priority.upper()]
 
     @property
     def is_scored(self) -> bool:

@@ -201,7 +201,7 @@ class Stepper:
             if sequence.index == 0 and not sequence.num_generated:
                 with self._failing_alone(sequence):
                     job, _ = self._answers[sequence.id]
-                    self._complete_prompt(job)
+                    self._complete_prompt(job, sequence)
                     forks = self._fork(job)
                     sequences += forks
                     logits = torch.cat([logits, row.expand(len(forks), -1)])
@@ -319,7 +319,14 @@ class Stepper:
         for slot, one in zip(slots, job.prompt_scores[first - 1 : stop - 1], strict=True):
             self._scores.keep(slot, one)
 
-    def _complete_prompt(self, job: Job) -> None:
+    def _complete_prompt(self, job: Job, sequence: Sequence) -> None:
+        """See to what was asked for a prompt, now that all of it is computed and published."""
+        assert sequence.lease is not None
+        for wish in job.request.keep:
+            if self.cache.keep(sequence.lease, wish.num_tokens, lifetime_s=wish.lifetime_s) is None:
+                job.kept.append(wish.num_tokens)
+            else:
+                job.num_not_kept += 1
         if job.request.sampling.num_prompt_logprobs is not None:
             job.set_prompt_logprobs(self._texts)
 
