@@ -4,6 +4,7 @@ Method: real engine, real command line, a model of two layers in a folder; only 
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,12 @@ from anaphora.bench.first_token import Case, lines_of, measure
 from anaphora.bench.kernels import Comparison, Heads, joined_shapes, linear_shapes
 from anaphora.bench.memory import memory_lines
 from anaphora.bench.pair import Pair
+from anaphora.bench.steps import compare_steps
 from anaphora.cli.main import app
 from anaphora.engine.engine import Engine
+from anaphora.engine.models.fetch import default_cache_dir
+from anaphora.engine.native.build import NotBuilt
+from anaphora.engine.native.library import load_kernels
 from anaphora.engine.settings import EngineSettings
 from anaphora.testing.random_models import random_model
 
@@ -123,6 +128,22 @@ def test_kernel_tables_are_printed(model_folder: Path, monkeypatch: pytest.Monke
         assert "2.50" in done.output
     model = random_model("llama").model
     assert shapes == [linear_shapes(model), joined_shapes(model), Heads(2, 2, 16), Heads(2, 2, 16)]
+
+
+def test_steps_table_is_printed_or_says_why_not(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(compare_steps, rows=(1, 3), num_past=20, num_rounds=1)
+    monkeypatch.setattr(anaphora.bench.show, "compare_steps", few)
+    done = CliRunner().invoke(app, ["bench", "steps", "--model", str(model_folder)])
+    if isinstance(load_kernels(default_cache_dir()), NotBuilt):
+        assert done.exit_code == 1
+        assert "Nothing to compare" in done.output
+    else:
+        assert done.exit_code == 0, done.output
+        assert "one call" in done.output
+    monkeypatch.setattr(anaphora.bench.show, "load_kernels", lambda cache_dir: NotBuilt("there is no compiler"))
+    done = CliRunner().invoke(app, ["bench", "steps", "--model", str(model_folder)])
+    assert done.exit_code == 1
+    assert "there is no compiler" in done.output
 
 
 def test_transformers_table_is_printed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,12 @@ from anaphora.bench.lines import Line
 from anaphora.bench.machine import this_machine
 from anaphora.bench.pair import plain_copy
 from anaphora.bench.report import table_of, write_files
+from anaphora.bench.steps import compare_steps
 from anaphora.bench.suite import FULL, QUICK, run_suite
+from anaphora.engine.decoder_weights import why_not_native
+from anaphora.engine.models.fetch import default_cache_dir
+from anaphora.engine.native.build import NotBuilt
+from anaphora.engine.native.library import load_kernels
 
 
 def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache_dir: Path | None) -> bool:
@@ -57,6 +62,28 @@ def show_attention(model: str, *, cache_dir: Path | None) -> None:
     heads = Heads(spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, spec.head_dim)
     _print("Reading the past in halves, or whole", ("halves", "whole"), compare_cuts(heads))
     _print("One row each of several sequences", ("together", "apart"), compare_sharing(heads))
+
+
+def show_steps(model: str, *, cache_dir: Path | None) -> bool:
+    """Print whole steps in each way that they can run; False where the native kernels can't run the model."""
+    loaded = plain_copy(model, cache_dir)
+    kernels = load_kernels(cache_dir or default_cache_dir())
+    reason = kernels.reason if isinstance(kernels, NotBuilt) else why_not_native(loaded)
+    if isinstance(kernels, NotBuilt) or reason is not None:
+        Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
+        return False
+    table = Table(title="A step over 2,000 cached tokens", caption=this_machine().stamp, title_justify="left")
+    for heading in ("new rows", "one call, ms", "by layer, ms", "torch, ms", "one call / by layer", "one call / torch"):
+        table.add_column(heading, justify="right")
+    for step in compare_steps(loaded, kernels):
+        table.add_row(
+            f"{step.num_rows:,}",
+            *(f"{value:,.1f}" for value in (step.one_call_ms, step.by_layer_ms, step.torch_ms)),
+            f"{step.one_call_ms / step.by_layer_ms:.2f}",
+            f"{step.one_call_ms / step.torch_ms:.2f}",
+        )
+    Console().print(table)
+    return True
 
 
 def show_core() -> None:

@@ -59,6 +59,16 @@ def attention(model: Model = None) -> None:
 
 
 @app.command()
+def steps(model: Model = None) -> None:
+    """Compare whole steps, from 1 to 256 new tokens: in one native call, layer by layer, through Transformers."""
+    from anaphora.bench.show import show_steps
+
+    settings = _settings(model)
+    if not show_steps(settings.model, cache_dir=settings.cache_dir):
+        raise typer.Exit(1)
+
+
+@app.command()
 def core() -> None:
     """Measure the index: match and lease of a long prompt, eviction, memory for each token."""
     from anaphora.bench.show import show_core

@@ -24,8 +24,8 @@ from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, R
 from anaphora.engine.step import StepPlan
 from anaphora.errors import EngineFailure
 
-MAX_FEW_ROWS = 64
-"""Up to here a step is one native call. Measured (`anaphora bench linear`): beyond, the library's products win."""
+MAX_FEW_ROWS = 96
+"""Up to here a step is one native call. Measured (`anaphora bench steps`): beyond, the library's products win."""
 
 
 class NativeRunner:
