@@ -103,3 +103,20 @@ def test_every_engine_setting_can_be_set_and_has_the_engines_default() -> None:
     assert load_settings({"cache": False, "max_sequences": "3"}).engine_settings() == EngineSettings(
         cache=False, max_sequences=3
     )
+
+
+def test_tenants_parts_of_the_pool_come_as_text_or_as_a_table(tmp_path: Path) -> None:
+    settings = load_settings({"tenant_quotas": "red=3GiB, blue = 500MB", "shared_prompts": "a.txt,b.txt"})
+    assert settings.tenant_quotas == {"red": 3 * 2**30, "blue": 500 * 10**6}
+    assert settings.shared_prompts == [Path("a.txt"), Path("b.txt")]
+    path = tmp_path / "anaphora.toml"
+    path.write_text('retention_bytes = "1GiB"\n[tenant_quotas]\nred = "2KiB"\nblue = 5\n')
+    settings = load_settings(config=path)
+    assert settings.engine_settings().tenant_quotas == {"red": 2048, "blue": 5}
+    assert settings.engine_settings().retention_bytes == 2**30
+
+
+@pytest.mark.parametrize("value", ["red", "red=much", "red=0", "red=-1"])
+def test_a_quota_without_a_size_is_told_with_its_setting(value: str) -> None:
+    with pytest.raises(SettingsError, match="tenant_quotas"):
+        load_settings({"tenant_quotas": value})

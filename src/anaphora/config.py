@@ -42,6 +42,14 @@ def _names(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
+def _sizes(value: object) -> object:
+    """Sizes by name: a mapping, or comma-separated text of `name=size`."""
+    if isinstance(value, str):
+        pairs = [entry.partition("=") for entry in value.split(",") if entry.strip()]
+        value = {name.strip(): size.strip() for name, _, size in pairs}
+    return {name: _size_bytes(size) for name, size in value.items()} if isinstance(value, dict) else value
+
+
 def _keys(value: object) -> object:
     """API keys as a mapping of key to tenant, from any of the forms they may be given in.
 
@@ -131,6 +139,30 @@ class Settings(BaseSettings):
         Size | None,
         Field(description="Hard cap of keys and values in memory, such as 2GiB; default: a quarter of free memory."),
     ] = None
+    retention_bytes: Annotated[
+        Size | None,
+        Field(description="Part of it that may be promised to stay for a time, such as 500MiB; default: a quarter."),
+    ] = None
+    tenant_quotas: Annotated[
+        dict[str, Annotated[int, Field(gt=0)]],
+        NoDecode,
+        BeforeValidator(_sizes),
+        Field(
+            description="Part of it that is a tenant's own: TENANT=SIZE, comma-separated. What is free may be borrowed."
+        ),
+    ] = {}
+    default_quota_bytes: Annotated[
+        Size | None, Field(description="The same for each tenant that tenant_quotas does not name; default: none.")
+    ] = None
+    shared_prompts: Annotated[
+        list[Path],
+        NoDecode,
+        BeforeValidator(_names),
+        Field(
+            description="Files with a system prompt each, whose cached tokens all tenants share. "
+            "Nothing else is shared."
+        ),
+    ] = []
     max_context: Annotated[
         int | None, Field(description="Longest prompt plus answer in tokens; default: the model's.", gt=0)
     ] = None

@@ -5,6 +5,7 @@ in one pass over prompt and answer: where every token is the best one behind eve
 the cold greedy answer. Where the two best scores lie within `NEAR_TIE` either may be chosen; such cases are counted.
 """
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.native.library import Kernels, load_kernels
 from anaphora.engine.native_runner import NativeRunner
-from anaphora.engine.request import DEFAULT_TENANT, Generation, GenerationRequest, RequestId, Sampling, Tenant
+from anaphora.engine.request import DEFAULT_TENANT, Generation, GenerationRequest, Keep, RequestId, Sampling, Tenant
 from anaphora.engine.runner import ExtentRunner, Runner
 from anaphora.engine.sequence import Sequence as TokenSequence
 from anaphora.engine.settings import EngineSettings
@@ -173,8 +174,10 @@ class ByHand:
         limits = Limits(max_step_tokens, max_sequences, min_first_chunk, None)
         self.stepper = Stepper(loaded, self.cache, runner, limits=limits, clock=lambda: self.now)
 
-    def add(self, tokens: Iterable[int], sampling: Sampling, *, tenant: Tenant = DEFAULT_TENANT) -> Stream:
-        request = request_for(tokens, sampling, tenant=tenant)
+    def add(
+        self, tokens: Iterable[int], sampling: Sampling, *, tenant: Tenant = DEFAULT_TENANT, keep: tuple[Keep, ...] = ()
+    ) -> Stream:
+        request = dataclasses.replace(request_for(tokens, sampling, tenant=tenant), keep=keep)
         namespace = namespace_of(model_digest=self.loaded.spec.digest, tenant=tenant)
         room = self.loaded.spec.max_context - len(request.tokens)
         sequences = [

@@ -25,6 +25,7 @@ _COUNTERS = {
     "num_evicted_tokens": ("anaphora_evicted_tokens", "Tokens evicted from the pool."),
     "num_steps": ("anaphora_steps", "Passes of the model."),
     "num_preemptions": ("anaphora_preemptions", "Sequences put back to make room."),
+    "num_joined": ("anaphora_joined", "Sequences that waited for another which computed the same tokens."),
     "num_failed_checks": ("anaphora_failed_checks", "Integrity checks of the cache that failed and emptied it."),
 }
 _GAUGES = {
@@ -32,7 +33,7 @@ _GAUGES = {
     "num_running": ("anaphora_running", "Sequences that run."),
     "kv_pool_bytes": ("anaphora_pool_bytes", "Size of the pool of keys and values."),
 }
-_SLOTS = ("free", "evictable", "leased")
+_SLOTS = ("free", "evictable", "leased", "retained")
 
 
 class StatsSource(Protocol):

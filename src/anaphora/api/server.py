@@ -11,6 +11,7 @@ import uvicorn
 from anaphora.api.app import ApiSettings, build_app
 from anaphora.api.auth import keys_of
 from anaphora.api.request_log import RequestLog
+from anaphora.api.shared_prompts import share_prompts
 from anaphora.config import Settings
 from anaphora.contract.profiles import profile_named
 from anaphora.costs.price_books import price_book
@@ -31,6 +32,7 @@ def serve(settings: Settings) -> None:
     with bind(settings.host, settings.port) as bound:
         engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
         try:
+            shared = share_prompts(engine, settings.shared_prompts)
             app = build_app(engine, told, on_shutdown=engine.close)
             config = uvicorn.Config(
                 app,
@@ -40,7 +42,7 @@ def serve(settings: Settings) -> None:
                 server_header=False,
             )
             logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-            server = AnnouncingServer(config, lambda url: announce(url, engine))
+            server = AnnouncingServer(config, lambda url: announce(url, engine, shared))
             server.at_deadline(settings.shutdown_timeout_s, engine.close)
             server.run(sockets=[bound])
         finally:
@@ -89,9 +91,9 @@ def api_settings(settings: Settings) -> ApiSettings:
     )
 
 
-def announce(url: str, engine: Engine) -> None:
+def announce(url: str, engine: Engine, more_lines: tuple[str, ...] = ()) -> None:
     """Print what is served, and where, once it can be reached."""
-    for line in engine.start_up_lines:
+    for line in (*engine.start_up_lines, *more_lines):
         print(line)
     print(f"Serving {engine.spec.name} at {url}", flush=True)
 

@@ -15,7 +15,15 @@ from anaphora.config import Settings
 _GROUPS = {
     "Server": ("host", "port", "served_names", "api_keys", "metrics_key"),
     "Model": ("model", "cache_dir", "dtype", "device", "kernels", "num_threads"),
-    "Cache": ("cache", "policy", "kv_pool_bytes"),
+    "Cache": (
+        "cache",
+        "policy",
+        "kv_pool_bytes",
+        "retention_bytes",
+        "tenant_quotas",
+        "default_quota_bytes",
+        "shared_prompts",
+    ),
     "Accounting": ("profile", "prices", "request_log"),
     "Limits": (
         "max_context",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from anaphora.core.cache import Cache, PrefixCache
 from anaphora.core.events import Event, Evicted, Stored
-from anaphora.core.namespace import namespace_of
+from anaphora.core.namespace import namespace_of, shared_namespace_of
 from anaphora.core.no_reuse import NoReuse
 from anaphora.core.policy import POLICIES
 from anaphora.engine.choose_runner import choose_runner
@@ -41,10 +41,11 @@ from anaphora.engine.request import (
 from anaphora.engine.runner import Runner
 from anaphora.engine.sequence import Sequence
 from anaphora.engine.settings import EngineSettings
+from anaphora.engine.shares import cache_limits
 from anaphora.engine.stats import EngineStats
 from anaphora.engine.stepper import Limits, Stepper
 from anaphora.engine.stream import Stream
-from anaphora.engine.validate import check_sampling
+from anaphora.engine.validate import check_keep, check_sampling
 from anaphora.errors import Overloaded, PromptTooLong, RequestError, SettingsError
 
 Prompt = str | AbstractSequence[int] | AbstractSequence[Mapping[str, Any]]
@@ -78,6 +79,7 @@ class Engine:
         )
         self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=chosen.refusal)
         self._num_slots = num_slots
+        self._shared = shared_namespace_of(model_digest=self.spec.digest)
         self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), chosen.runner)
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
         self.start_up_lines = (*self._describe(), chosen.kernels)
@@ -131,8 +133,23 @@ class Engine:
         stream = Stream(request, abort=self._loop.abort)
         job = Job(request, stream, now=time.monotonic())
         self._stepper.prepare(job, sequences)
-        self._loop.post(lambda stepper: stepper.add(job))
+
+        def order(stepper: Stepper) -> None:
+            stepper.cache.register(namespace, request.tenant, shared=self._shared)
+            stepper.add(job)
+
+        self._loop.post(order)
         return stream
+
+    def share(self, prompt: NDArray[np.int32] | AbstractSequence[int]) -> None:
+        """Let all tenants share the cached tokens of a prefix, such as a system prompt, and nothing behind it.
+
+        For the operator: whoever asks with this prefix may notice that somebody else has.
+        """
+        tokens = self.tokenise([int(token) for token in prompt])
+        if not tokens.size:
+            raise RequestError("A shared prefix has at least one token.", field="prompt")
+        self._loop.post(lambda stepper: stepper.cache.share(self._shared, tokens))
 
     def generate(
         self, prompt: Prompt, sampling: Sampling | None = None, *, tenant: Tenant = DEFAULT_TENANT, **changes: Any
@@ -180,9 +197,10 @@ class Engine:
         stats = stepper.stats.copy()
         stats.num_running = len(stepper.scheduler.running)
         stats.num_waiting = len(stepper.scheduler.waiting)
-        stats.num_preemptions = stepper.scheduler.num_preemptions
+        stats.num_preemptions, stats.num_joined = stepper.scheduler.num_preemptions, stepper.scheduler.num_joined
         stats.num_slots, stats.num_free_slots = counts.total, counts.free
         stats.num_evictable_slots, stats.num_leased_slots = counts.evictable, counts.leased
+        stats.num_retained_slots = counts.retained
         return stats
 
     def close(self) -> None:
@@ -225,6 +243,12 @@ class Engine:
                 policy=POLICIES[settings.policy],
                 clock=time.monotonic,
                 listener=self._count,
+                limits=cache_limits(
+                    settings,
+                    num_slots=self._num_slots,
+                    slot_bytes=loaded.spec.kv_bytes_per_token(loaded.dtype),
+                    longest=min(self.spec.max_context, self._num_slots),
+                ),
             )
         else:
             cache = NoReuse(self._num_slots, clock=time.monotonic)
@@ -260,6 +284,7 @@ class Engine:
     def _check(self, request: GenerationRequest) -> int:
         """Validate a request; answer how many tokens it may generate."""
         check_sampling(request.sampling, vocab_size=self.spec.vocab_size)
+        check_keep(request)
         tokens, limit = request.tokens, min(self.spec.max_context, self._num_slots)
         if not len(tokens):
             raise RequestError("The prompt is empty: it needs at least one token.", field="prompt")
@@ -291,6 +316,9 @@ def _check_settings(settings: EngineSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} = {value} is not allowed: it has to be 1 or more.")
+    for name in ("retention_bytes", "default_quota_bytes"):
+        if (getattr(settings, name) or 0) < 0:
+            raise SettingsError(f"{name} = {getattr(settings, name)} is not allowed: it has to be 0 or more.")
     _check_device(settings.device)
 
 

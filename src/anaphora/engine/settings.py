@@ -1,6 +1,7 @@
 """How an engine is set up. Frozen; validated where it is built (`anaphora.config`) and again by `Engine`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -9,6 +10,9 @@ class EngineSettings:
     cache: bool = True  # False: nothing is reused (the `NoReuse` variant of the cache)
     policy: str = "lru"  # eviction policy, by name
     kv_pool_bytes: int | None = None  # hard cap of keys and values; None: a quarter of free memory, see Engine
+    retention_bytes: int | None = None  # of it may be promised to stay for a time; None: a quarter
+    tenant_quotas: Mapping[str, int] = field(default_factory=dict)  # tenant -> bytes of it that are its own
+    default_quota_bytes: int | None = None  # of each tenant that is not named there; None: it has none
     max_context: int | None = None  # tokens; None: the model's own limit
     max_step_tokens: int = 2048  # tokens of one step, prefill chunks and decode together
     max_sequences: int = 64  # sequences that run at once

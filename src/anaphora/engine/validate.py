@@ -1,10 +1,10 @@
-"""Check sampling settings where they enter the engine. Errors name the field and what is allowed."""
+"""Check what enters the engine with a request. Errors name the field and what is allowed."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from anaphora.engine.request import Sampling
+from anaphora.engine.request import GenerationRequest, Sampling
 from anaphora.errors import RequestError
 
 MAX_LOGPROBS = 20
@@ -44,3 +44,16 @@ def check_sampling(sampling: Sampling, *, vocab_size: int) -> None:
             )
         if not math.isfinite(bias):
             raise RequestError(f"logit_bias of token {token_id} is {bias}, not a number.", field="logit_bias")
+
+
+def check_keep(request: GenerationRequest) -> None:
+    """Raise RequestError for a wish to keep what the prompt does not have, or for no time at all."""
+    for wish in request.keep:
+        if not 0 < wish.num_tokens <= len(request.tokens):
+            raise RequestError(
+                f"keep: {wish.num_tokens} tokens can't be kept of a prompt of {len(request.tokens)}.", field="keep"
+            )
+        if not (wish.lifetime_s > 0 and math.isfinite(wish.lifetime_s)):
+            raise RequestError(f"keep: a lifetime of {wish.lifetime_s} s is no time to keep anything.", field="keep")
+    if request.priority not in ("low", "normal", "high"):
+        raise RequestError(f"priority {request.priority!r} is not low, normal or high.", field="priority")
