@@ -3,6 +3,7 @@
 Method: the real application over the real engine, except that the stream of deltas is one that the test fills.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,3 +113,32 @@ def test_error_that_nobody_raised_on_purpose_is_logged_and_hidden(
     assert "secret" not in response.text
     assert response.headers["request-id"] in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_request_that_takes_too_long_is_ended_in_each_shape_and_frees_everything(engine: Engine) -> None:
+    body = {**BODY, "max_tokens": 400, "n": 8, "ignore_eos": True}
+    with TestClient(build_app(engine, ApiSettings(("tiny",), request_timeout_s=0.1))) as hasty:
+        late = hasty.post(CHAT, json=body)
+        assert (late.status_code, late.json()["error"]["code"]) == (408, "request_timeout")
+        streamed = hasty.post(CHAT, json={**body, "stream": True})
+        assert "timeout_error" in streamed.text
+        assert "[DONE]" not in streamed.text
+        assert engine.stats().num_leased_slots == 0
+
+
+@pytest.mark.parametrize(("path", "status"), [(CHAT, 408), (MESSAGES, 504)])
+def test_body_that_never_comes_is_not_waited_for(engine: Engine, path: str, status: int) -> None:
+    """Method: the application as a server calls it, with a client that sends headers and then nothing."""
+    app = build_app(engine, ApiSettings(("tiny",), request_timeout_s=0.01))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == status
+    assert "did not arrive" in json.loads(sent[1]["body"])["error"]["message"]

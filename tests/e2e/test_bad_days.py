@@ -143,3 +143,17 @@ def test_server_that_is_stopped_ends_running_requests_with_an_error_in_shape() -
         stopping.stop()
         with pytest.raises(openai.APIError, match="engine was closed"):
             list(stream)
+
+
+def test_server_that_is_stopped_lets_running_requests_finish() -> None:
+    with contextlib.contextmanager(running_server)("--shutdown-timeout-s", "120") as stopping:
+        stream: Any = stopping.openai().chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=20, stream=True, extra_body={"ignore_eos": True}
+        )
+        chunks = [next(iter(stream))]
+        stopping.stop()
+        chunks += list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert chunks[-1].anaphora["generated_tokens"] == 20
+        with pytest.raises(httpx.ConnectError):
+            stopping.post("/v1/chat/completions", json={})
