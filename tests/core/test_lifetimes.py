@@ -234,6 +234,17 @@ def test_a_split_of_what_was_set_aside_is_set_aside():
     assert cached(cache, "hello") == 0
 
 
+def test_a_split_above_two_promises_counts_as_one_path():
+    clock = Clock()
+    cache = make_cache(12, clock=clock)
+    store(cache, "abcdef", keep=60)
+    store(cache, "abcd", keep=60)
+    assert read(cache, "ab") == 2
+    clock.now = 60.0
+    flood(cache, 20)
+    assert cached(cache, "abcdef") == 0
+
+
 def test_clearing_ends_promises():
     cache = make_cache(10, budget=5)
     store(cache, "hello", keep=60)

@@ -41,9 +41,7 @@ class Mutant:
 
 MUTANTS = (
     # extents
-    Mutant(
-        "extent.py", "joined[-1].stop == extent.start", "joined[-1].stop <= extent.start", "coalesce joins over gaps"
-    ),
+    Mutant("extent.py", "if extent.start == stop:", "if extent.start >= stop > -1:", "coalesce joins over gaps"),
     Mutant(
         "extent.py",
         "Extent(extent.start + num_slots, extent.length - num_slots)",
@@ -134,7 +132,7 @@ MUTANTS = (
         "        position += num_within\n",
         "a walk goes on below a node that matched in part",
     ),
-    Mutant("index.py", "tokens.itemsize * position", "position", "a walk compares tokens at the wrong place"),
+    Mutant("index.py", "size * position", "position", "a walk compares tokens at the wrong place"),
     Mutant(
         "index.py",
         "goes_on and position < len(tokens)",
@@ -147,7 +145,7 @@ MUTANTS = (
         "bool(node.children)",
         "divergence inside a node is not seen",
     ),
-    Mutant("index.py", "for piece in reversed(pieces)", "for piece in pieces", "a path's slots come tail first"),
+    Mutant("index.py", "reversed(pieces)", "pieces", "a path's slots come tail first"),
     Mutant(
         "index.py", "            self.is_cleared = parent.is_cleared\n", "", "nodes below a cleared one are not cleared"
     ),
@@ -322,8 +320,9 @@ MUTANTS = (
         "head.num_kept = self.num_kept",
         "a split counts promises of the tail for the head",
     ),
-    Mutant("promise.py", "max(self.until, now + self.lifetime_s)", "now + self.lifetime_s", "renewing may shorten"),
-    Mutant("promise.py", "max(self.until, now + self.lifetime_s)", "self.until", "reading renews nothing"),
+    Mutant(
+        "promise.py", "self.until = now + self.lifetime_s", "self.until = self.until or now", "reading renews nothing"
+    ),
     Mutant(
         "retention.py", "max(promise.lifetime_s, lifetime_s)", "lifetime_s", "a shorter promise replaces a longer one"
     ),

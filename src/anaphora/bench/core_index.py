@@ -20,8 +20,8 @@ from anaphora.core.index import Tokens
 from anaphora.core.lease import Lease
 from anaphora.core.namespace import Namespace
 
-_SPACE = Namespace(b"bench" + bytes(27))
-_PROMPT_TOKENS = 50_000
+SPACE = Namespace(b"bench" + bytes(27))
+LONG_PROMPT_TOKENS = 50_000
 _VOCABULARY = 50_000
 
 
@@ -68,8 +68,8 @@ def extents_per_lease(*, num_turns: int = 2_000, growth: int = 64) -> float:
     """
     rng = np.random.default_rng(0)
     cache = _cache(100_000)
-    prompts = [_random_tokens(1_500, seed=seed) for seed in range(3)]
-    conversations = [_random_tokens(int(rng.integers(300, 3_000)), seed=seed) for seed in range(40)]
+    prompts = [random_tokens(1_500, seed=seed) for seed in range(3)]
+    conversations = [random_tokens(int(rng.integers(300, 3_000)), seed=seed) for seed in range(40)]
     running: list[tuple[Lease, Tokens]] = []
     num_extents: list[int] = []
     while len(num_extents) < num_turns:
@@ -79,8 +79,8 @@ def extents_per_lease(*, num_turns: int = 2_000, growth: int = 64) -> float:
                 conversations[chosen] = prompts[int(rng.integers(len(prompts)))]
             asked = rng.integers(0, _VOCABULARY, int(rng.integers(10, 200)), dtype=np.int32)
             tokens = np.concatenate((conversations[chosen], asked))
-            num_private = len(tokens) - cache.peek(_SPACE, tokens).num_tokens
-            lease = _acquire(cache, tokens, num_private=num_private)
+            num_private = len(tokens) - cache.peek(SPACE, tokens).num_tokens
+            lease = acquire(cache, tokens, num_private=num_private)
             cache.publish(lease, tokens, len(tokens))
             answered = rng.integers(0, _VOCABULARY, int(rng.integers(20, 400)), dtype=np.int32)
             conversations[chosen] = np.concatenate((tokens, answered))
@@ -98,15 +98,15 @@ def extents_per_lease(*, num_turns: int = 2_000, growth: int = 64) -> float:
 
 
 def _hit_times(num_repeats: int) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
-    prompt = _random_tokens(_PROMPT_TOKENS, seed=1)
-    chain = _cache(4 * _PROMPT_TOKENS)
+    prompt = random_tokens(LONG_PROMPT_TOKENS, seed=1)
+    chain = _cache(4 * LONG_PROMPT_TOKENS)
     for num_nodes in range(1, 101):
-        stop = num_nodes * _PROMPT_TOKENS // 100
-        _store(chain, prompt[:stop])
+        stop = num_nodes * LONG_PROMPT_TOKENS // 100
+        store(chain, prompt[:stop])
         # A branch at each node's end keeps it from being joined with the next.
-        _store(chain, np.append(prompt[:stop], np.int32(_VOCABULARY)))
-    one = _cache(4 * _PROMPT_TOKENS)
-    _store(one, prompt)
+        store(chain, np.append(prompt[:stop], np.int32(_VOCABULARY)))
+    one = _cache(4 * LONG_PROMPT_TOKENS)
+    store(one, prompt)
     return (
         _lease_time_ms(lambda: chain, prompt, num_repeats),
         _lease_time_ms(lambda: one, prompt, num_repeats),
@@ -120,7 +120,7 @@ def _lease_time_ms(make_cache: Callable[[], PrefixCache], prompt: Tokens, num_re
     for _ in range(num_repeats):
         cache = make_cache()
         start = time.perf_counter()
-        lease = _acquire(cache, prompt, num_private=16)
+        lease = acquire(cache, prompt, num_private=16)
         assert lease.extents
         acquired = time.perf_counter()
         cache.release(lease)
@@ -134,11 +134,11 @@ def _evict_time_us(num_nodes: int) -> float:
     """Time leases of 32 fresh slots from a cache that is full of that many leaves of 32 tokens."""
     cache = _cache(32 * num_nodes)
     for first in range(0, 32 * num_nodes, 32):
-        _store(cache, np.arange(first, first + 32, dtype=np.int32))
+        store(cache, np.arange(first, first + 32, dtype=np.int32))
     times = []
     for _ in range(500):
         start = time.perf_counter()
-        _acquire(cache, np.empty(0, dtype=np.int32), num_private=32)
+        acquire(cache, np.empty(0, dtype=np.int32), num_private=32)
         times.append(time.perf_counter() - start)
     assert cache.counts().leased == 32 * 500
     return 1e6 * median(times)
@@ -152,10 +152,10 @@ def index_bytes_per_token(num_tokens: int) -> float:
     cache = _cache(2 * num_tokens)
     seed = 0
     while cache.counts().evictable < num_tokens:
-        trunk = _random_tokens(2_048, seed=seed)
+        trunk = random_tokens(2_048, seed=seed)
         for stop in range(128, 2_048 + 1, 128):
             seed += 1
-            _store(cache, np.concatenate((trunk[:stop], _random_tokens(128, seed=seed))))
+            store(cache, np.concatenate((trunk[:stop], random_tokens(128, seed=seed))))
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -164,7 +164,7 @@ def index_bytes_per_token(num_tokens: int) -> float:
 
 def _with_one_node(prompt: Tokens) -> PrefixCache:
     cache = _cache(2 * len(prompt))
-    _store(cache, prompt)
+    store(cache, prompt)
     return cache
 
 
@@ -172,20 +172,23 @@ def _cache(num_slots: int) -> PrefixCache:
     return PrefixCache(num_slots, clock=time.monotonic)
 
 
-def _store(cache: PrefixCache, tokens: Tokens) -> None:
-    num_private = len(tokens) - cache.peek(_SPACE, tokens).num_tokens
-    lease = _acquire(cache, tokens, num_private=num_private)
+def store(cache: PrefixCache, tokens: Tokens) -> None:
+    """Cache a prompt and let go of it."""
+    num_private = len(tokens) - cache.peek(SPACE, tokens).num_tokens
+    lease = acquire(cache, tokens, num_private=num_private)
     cache.publish(lease, tokens, len(tokens))
     cache.release(lease)
 
 
-def _acquire(cache: PrefixCache, tokens: Tokens, *, num_private: int) -> Lease:
-    lease = cache.acquire(_SPACE, tokens, max_reuse=len(tokens), num_private=num_private)
+def acquire(cache: PrefixCache, tokens: Tokens, *, num_private: int) -> Lease:
+    """Lease all that is cached of a prompt, with fresh slots behind it."""
+    lease = cache.acquire(SPACE, tokens, max_reuse=len(tokens), num_private=num_private)
     assert isinstance(lease, Lease), lease
     return lease
 
 
-def _random_tokens(num_tokens: int, *, seed: int) -> Tokens:
+def random_tokens(num_tokens: int, *, seed: int) -> Tokens:
+    """Draw a prompt that shares no prefix with another seed's."""
     return np.random.default_rng(seed).integers(0, _VOCABULARY, num_tokens, dtype=np.int32)
 
 

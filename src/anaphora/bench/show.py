@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from anaphora.bench import core_index, transformers_door
+from anaphora.bench import core_growth, core_index, transformers_door
 from anaphora.bench.kernels import (
     Comparison,
     Heads,
@@ -89,6 +89,19 @@ def show_steps(model: str, *, cache_dir: Path | None) -> bool:
 def show_core() -> None:
     """Print the index's numbers."""
     _print_values("Index", dataclasses.asdict(core_index.measure()))
+
+
+def show_growth(*, largest: int, output: Path) -> bool:
+    """Print how the index's costs grow, write the files; answer whether every target was met."""
+    console = Console()
+    sizes = [size for size in core_growth.SIZES if size < largest] + [largest]
+    with console.status("") as status:
+        numbers = core_growth.measure_growth(sizes=sizes, progress=lambda doing: status.update(f"Measuring: {doing}"))
+    machine, lines = this_machine(), list(numbers.lines())
+    console.print(table_of(lines, machine))
+    for path in core_growth.write_growth(numbers, machine, output):
+        console.print(f"Wrote {path}")
+    return all(line.verdict != "FAIL" for line in lines)
 
 
 def show_transformers(model: str, *, cache_dir: Path | None) -> None:

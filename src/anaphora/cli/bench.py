@@ -77,6 +77,22 @@ def core() -> None:
 
 
 @app.command()
+def growth(
+    *,
+    largest: Annotated[int, typer.Option(help="Most cached tokens.", min=10_000)] = 10_000_000,
+    output: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench-results"),
+) -> None:
+    """Measure the index from 10 thousand to 10 million cached tokens: time for each operation, memory for each token.
+
+    Exit status 1 if a target is missed.
+    """
+    from anaphora.bench.show import show_growth
+
+    if not show_growth(largest=largest, output=output):
+        raise typer.Exit(1)
+
+
+@app.command()
 def transformers(model: Model = None) -> None:
     """Measure `model.generate` with and without a PromptCache."""
     from anaphora.bench.show import show_transformers

@@ -26,11 +26,13 @@ def coalesce(extents: Iterable[Extent]) -> tuple[Extent, ...]:
     Cost: one pass.
     """
     joined: list[Extent] = []
+    stop = -1
     for extent in extents:
-        if joined and joined[-1].stop == extent.start:
+        if extent.start == stop:
             joined[-1] = Extent(joined[-1].start, joined[-1].length + extent.length)
         else:
             joined.append(extent)
+        stop = extent.start + extent.length
     return tuple(joined)
 
 

@@ -217,14 +217,15 @@ def walk(start: Node, tokens: Tokens) -> Walk:
     Cost: one vectorised comparison of the tokens, and O(1) for each node on the way.
     """
     node, num_within, position = start, start.num_tokens, 0
-    spelled = tokens.tobytes()  # so that a node that matches whole costs one call
-    while position < len(tokens):
-        child = node.children.get(int(tokens[position]))
+    spelled, size = tokens.tobytes(), tokens.itemsize  # so that a node that matches whole costs one call
+    ids, num_tokens = memoryview(spelled).cast("i"), len(tokens)
+    while position < num_tokens:
+        child = node.children.get(ids[position])
         if child is None:
             break
         node = child
-        if spelled.startswith(child.tokens.data, tokens.itemsize * position):
-            num_within = child.num_tokens
+        if spelled.startswith(child.tokens.data, size * position):
+            num_within = len(child.tokens)
             position += num_within
             continue
         num_within = common_length(child.tokens, tokens[position:])
@@ -247,12 +248,12 @@ def extents_up_to(node: Node, num_within: int) -> tuple[Extent, ...]:
 
     Cost: O(extents on the path).
     """
-    pieces = [cut(node.extents, num_within)[0]]
+    pieces = [node.extents if num_within == node.num_tokens else cut(node.extents, num_within)[0]]
     above = node.parent
     while above is not None:
         pieces.append(above.extents)
         above = above.parent
-    return coalesce(extent for piece in reversed(pieces) for extent in piece)
+    return coalesce(chain.from_iterable(reversed(pieces)))
 
 
 def check_node(node: Node) -> None:

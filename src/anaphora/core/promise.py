@@ -18,5 +18,5 @@ class Promise:
         self.until = float("-inf")
 
     def renew(self, now: float) -> None:
-        """Start its lifetime anew. It never ends sooner than before."""
-        self.until = max(self.until, now + self.lifetime_s)
+        """Start its lifetime anew. Lifetimes only grow, so it never ends sooner than before."""
+        self.until = now + self.lifetime_s
