@@ -36,13 +36,67 @@ def test_file_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    [({"port": "x"}, "port (set in --port)"), ({"dtype": "int8"}, "dtype (set in --dtype)")],
+    ("flag", "value", "problem"),
+    [
+        ("port", "x", "must be a whole number, not 'x'"),
+        ("port", "1.5", "must be a whole number, not '1.5'"),
+        ("port", "99999", "must be at most 65535, not '99999'"),
+        ("queue-length", "-1", "must be at least 0, not '-1'"),
+        ("max-sequences", "0", "must be more than 0, not '0'"),
+        ("request-timeout-s", "soon", "must be a number, not 'soon'"),
+        ("request-timeout-s", "nan", "must be more than 0.0, not 'nan'"),
+        ("kv-pool-bytes", "lots", "must be a number of bytes, plain or with a unit, such as 512MiB, not 'lots'"),
+        ("kv-pool-bytes", "-5", "must be a number of bytes, plain or with a unit, such as 512MiB, not '-5'"),
+        ("kv-pool-bytes", "0", "must be more than 0, not '0'"),
+        ("dtype", "int8", "must be one of 'float32', 'bfloat16' or 'float16', not 'int8'"),
+        ("cache", "maybe", "must be true or false, not 'maybe'"),
+        ("model", "", "must not be empty"),
+        ("metrics-key", "", "must not be empty"),
+        ("api-keys", ":red", "must not be empty"),
+        ("api-keys", ",", "holds no key; leave it out to serve everyone"),
+        ("api-keys", "", "holds no key; leave it out to serve everyone"),
+        ("api-keys", "{}", "holds no key; leave it out to serve everyone"),
+        ("api-keys", '{"secret": 7}', "must be text"),
+        ("api-keys", "secret:red,secret:blue", "gives one key to two tenants"),
+        ("api-keys", "@none.txt", "the file none.txt can't be read: No such file or directory"),
+    ],
 )
-def test_wrong_flag_is_named(flags: dict[str, str], message: str) -> None:
+def test_wrong_flag_is_named_with_what_it_must_be(flag: str, value: str, problem: str) -> None:
+    name = flag.replace("-", "_")
     with pytest.raises(SettingsError) as caught:
-        load_settings(flags)
-    assert message in str(caught.value)
+        load_settings({name: value})
+    assert str(caught.value) == f"{name} (set in --{flag}): {problem}."
+
+
+def test_key_that_is_wrong_is_not_shown() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"api_keys": '{"secret'})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("api_keys = 7", "must be a mapping of names to values"),
+        ("kv_pool_bytes = 1.5", "must be a whole number, not 1.5"),
+        ("[api_keys]", "holds no key"),
+        ("port = [1]", "must be a whole number"),
+        ("host = 7", "must be text"),
+    ],
+)
+def test_wrong_type_in_a_file_is_told_in_plain_words(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(config=toml(tmp_path, text))
+    assert problem in str(caught.value)
+
+
+def test_file_of_keys_without_any_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# none yet\n")
+    with pytest.raises(SettingsError, match="holds no key"):
+        load_settings({"api_keys": f"@{tmp_path / 'keys'}"})
+    (tmp_path / "keys").write_bytes(b"\xff")
+    with pytest.raises(SettingsError, match="is not text in UTF-8"):
+        load_settings({"api_keys": f"@{tmp_path / 'keys'}"})
 
 
 def test_wrong_environment_and_file_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

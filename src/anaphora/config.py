@@ -32,9 +32,13 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 
 
 def _size_bytes(value: object) -> object:
-    """A size such as `2GiB` or `500 MB` in bytes; anything else as it is."""
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else value
+    """A size such as `2GiB` or `500 MB` in bytes; a number as it is."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError("must be a number of bytes, plain or with a unit, such as 512MiB")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
 def _names(value: object) -> object:
@@ -57,21 +61,34 @@ def _keys(value: object) -> object:
     line. A key without a tenant is a tenant of its own.
     """
     if isinstance(value, str) and value.startswith("@"):
-        try:
-            lines = Path(value[1:]).expanduser().read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"the file of API keys can't be read: {error}") from None
-        value = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+        value = _lines_of(Path(value[1:]))
     elif isinstance(value, str) and value.startswith("{"):
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"starts like JSON and is none ({error})") from None
     if isinstance(value, str):
         value = _names(value)
-    if not isinstance(value, list):
-        return value
+    return _keys_with_tenants(value) if isinstance(value, list) else value
+
+
+def _lines_of(path: Path) -> list[str]:
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"the file {path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"the file {path} is not text in UTF-8") from None
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+def _keys_with_tenants(entries: list[object]) -> dict[str, str]:
     keys: dict[str, str] = {}
-    for entry in value:
-        key, _, tenant = str(entry).partition(":")
-        keys[key.strip()] = tenant.strip() or "key-" + hashlib.sha256(key.strip().encode()).hexdigest()[:12]
+    for entry in entries:
+        key, _, tenant = (part.strip() for part in str(entry).partition(":"))
+        tenant = tenant or "key-" + hashlib.sha256(key.encode()).hexdigest()[:12]
+        if keys.setdefault(key, tenant) != tenant:
+            raise ValueError("gives one key to two tenants")
     return keys
 
 
@@ -214,13 +231,49 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, config: Path | None
         merged |= values
         origins |= dict.fromkeys(values, origin)
     try:
-        return Settings(**merged)
+        settings = Settings(**merged)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
+    else:
+        if "api_keys" in merged and not settings.api_keys:  # asked for keys, and would get a server open to everyone
+            where = _spelled("api_keys", origins["api_keys"])
+            raise SettingsError(f"api_keys (set in {where}): holds no key; leave it out to serve everyone.")
+        return settings
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         raise SettingsError(f"{name} (set in {origins[name]}) is no setting. Settings: {', '.join(_known())}.")
-    raise SettingsError(f"{name} (set in {_spelled(name, origins.get(name, 'defaults'))}): {first['msg']}.")
+    problem = _problem(first["type"], first["msg"], first.get("ctx", {}))
+    shown = merged.get(name)
+    told = f", not {shown!r}" if isinstance(shown, str | float) and name not in _SECRETS and shown != "" else ""
+    raise SettingsError(f"{name} (set in {_spelled(name, origins.get(name, 'defaults'))}): {problem}{told}.")
+
+
+_SECRETS = ("api_keys", "metrics_key")
+_PROBLEMS = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of names to values",
+    "string_too_short": "must not be empty",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be one of {expected}",
+    "value_error": "{error}",
+}
+
+
+def _problem(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """A validation error in the words of someone who sets a setting."""
+    return _PROBLEMS[kind].format(**context) if kind in _PROBLEMS else message
 
 
 def _known() -> list[str]:

@@ -27,6 +27,8 @@ def test_taken_port_is_told_before_the_model_is_loaded() -> None:
 def test_host_that_is_no_address_of_this_machine_is_told() -> None:
     with pytest.raises(SettingsError, match=r"host = '192\.0\.2\.1'"):
         bind("192.0.2.1", 0)
+    with pytest.raises(SettingsError, match=r"host = 'no host' is no address"):
+        bind("no host", 0)
 
 
 def test_bound_address_accepts_nothing_until_it_listens() -> None:

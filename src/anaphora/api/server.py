@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from socket import AF_INET6, AI_PASSIVE, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
+from socket import AF_INET6, AI_PASSIVE, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, gaierror, getaddrinfo, socket
 
 import uvicorn
 
@@ -62,12 +62,16 @@ def bind(host: str, port: int) -> socket:
         bound = socket(family, kind, protocol)
         bound.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         bound.bind(address)
+    except gaierror as error:
+        raise SettingsError(
+            f"host = {host!r} is no address: {error.strerror}. Take 127.0.0.1 for this machine alone, 0.0.0.0 for all."
+        ) from error
     except OSError as error:
         if bound is not None:
             bound.close()
         raise SettingsError(
             f"host = {host!r}, port = {port} can't be listened on: {error.strerror or error}. "
-            "Choose another port (0 takes any free one), or stop what uses this one."
+            "Choose another host or port (port 0 takes any free one), or stop what uses this one."
         ) from error
     return bound
 
