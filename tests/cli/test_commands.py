@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import anaphora
 from anaphora.cli import main as cli
-from anaphora.cli.conversation import ChatFailed, Conversation, first_model, receipt_line
+from anaphora.cli.conversation import ChatFailed, Conversation, address_of, first_model, receipt_line
 from anaphora.config import Settings
 
 HEAVY = ("torch", "transformers", "openai", "anthropic", "starlette", "uvicorn", "httpx")
@@ -106,6 +106,24 @@ def test_server_that_is_not_there_is_told_with_what_to_do() -> None:
 
     with server(answer) as client, pytest.raises(ChatFailed, match="anaphora serve"):
         first_model(client)
+
+
+@pytest.mark.parametrize("answer", ["<html>", "[]", "{}", '{"data": []}', '{"data": 7}'])
+def test_server_of_something_else_is_told(answer: str) -> None:
+    response = httpx.Response(200, text=answer)
+    with server(lambda request: response) as client, pytest.raises(ChatFailed, match="is no server of models"):
+        first_model(client)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:8000", "http://", "ftp://x", "http://x:port", ""])
+def test_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(ChatFailed, match="looks like http"):
+        address_of(url)
+
+
+def test_address_may_end_as_other_clients_want_it() -> None:
+    given = ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/")
+    assert {address_of(url) for url in given} == {"http://h:1"}
 
 
 def test_receipt_is_told_in_one_line() -> None:

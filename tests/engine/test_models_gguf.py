@@ -198,11 +198,12 @@ def truncated(content: bytes) -> bytes:
     [
         (lambda content: b"", "not a GGUF file"),
         (lambda content: b"<html>not found</html>", "not a GGUF file"),
+        (lambda content: b"GGUF is a file format.", "another kind of file"),
         (lambda content: content[:4] + b"\x01\x00\x00\x00" + content[8:], "GGUF version 1"),
         (truncated, "Is the file whole"),
         (lambda content: content[:16] + b"\xff" * 8 + content[24:], "downloaded whole"),
     ],
-    ids=["empty", "a web page", "old version", "truncated", "absurd length"],
+    ids=["empty", "a web page", "a text", "old version", "truncated", "absurd length"],
 )
 def test_damaged_file_is_refused_in_plain_words(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     path = tmp_path / "tiny.gguf"

@@ -26,8 +26,9 @@ def chat(
     import httpx
     from rich.console import Console
 
-    from anaphora.cli.conversation import Conversation, first_model
+    from anaphora.cli.conversation import Conversation, address_of, first_model
 
+    url = address_of(url)
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=10)) as client:
         console = Console(highlight=False)

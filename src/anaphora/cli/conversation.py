@@ -67,6 +67,20 @@ class Conversation:
             raise ChatFailed(unreachable(self.client, error)) from None
 
 
+def address_of(url: str) -> str:
+    """The server's address, with or without the `/v1` that other clients want at its end.
+
+    Raises: ChatFailed.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ChatFailed(f"{url!r} is no address of a server. One looks like http://127.0.0.1:8000")
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def first_model(client: httpx.Client) -> str:
     """The name of a model the server has.
 
@@ -78,7 +92,10 @@ def first_model(client: httpx.Client) -> str:
         raise ChatFailed(unreachable(client, error)) from None
     if response.status_code != 200:
         raise ChatFailed(problem_of(response))
-    return str(response.json()["data"][0]["id"])
+    try:
+        return str(response.json()["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise ChatFailed(f"What answers at {client.base_url} is no server of models.") from None
 
 
 def receipt_line(receipt: dict[str, Any]) -> str:

@@ -30,6 +30,11 @@ def check_gguf(path: Path) -> None:
             f"{path} is not a GGUF file: it opens with {head[:4]!r}, not {_MAGIC!r}. Was it downloaded whole?"
         )
     (version,) = struct.unpack("<I", head[4:])
+    if version > 0xFF:
+        raise ModelUnavailable(
+            f"{path} opens with {_MAGIC!r}, but no version number follows: it is another kind of file, or a GGUF file "
+            "for big-endian machines."
+        )
     if version not in (2, 3):
         raise ModelUnavailable(f"{path} is GGUF version {version}; versions 2 and 3 can be read.")
 
