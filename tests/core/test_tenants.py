@@ -4,6 +4,7 @@ from small_words import BLUE, COMMON, GREEN, RED, Clock, cached, lease_of, read,
 
 from anaphora.core.cache import CacheLimits, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
+from anaphora.core.evictable import Priority
 from anaphora.core.lease import Counts, Lease, Refusal
 from anaphora.core.owner import Quotas
 
@@ -242,6 +243,15 @@ def test_two_leases_of_a_tenant_meet_below_a_region():
     assert cache.publish(leases[1], tokens(text), len(text)) == 0
     cache.check()
     assert cache.counts().free == 100 - len(text)
+
+
+def test_a_tenants_tree_below_a_region_rises_with_what_is_published_in_it():
+    cache = sharing_cache(20)
+    store(cache, SYSTEM + "low", space=RED, priority=Priority.LOW)
+    store(cache, SYSTEM + "high", space=RED, priority=Priority.HIGH)
+    store(cache, "0123456", space=BLUE)
+    assert cached(cache, SYSTEM + "low", space=RED) == len(SYSTEM) + 2
+    assert cached(cache, SYSTEM + "high", space=RED) == len(SYSTEM) + 4
 
 
 def test_what_is_shared_goes_last():

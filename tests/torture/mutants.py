@@ -397,6 +397,12 @@ MUTANTS = (
     Mutant("cache.py", " and node.priority == lease.priority:", ":", "low tokens become normal"),
     Mutant("cache.py", "        lease.node.priority = lease.priority\n", "", "new nodes are all normal"),
     Mutant("cache.py", "        self._raise(node, priority)\n", "", "what is reused keeps its low priority"),
+    Mutant(
+        "cache.py",
+        "            self._raise(graft, lease.priority)\n",
+        "",
+        "a graft ranks below what is published in it",
+    ),
     Mutant("cache.py", "        self._raise(node, lease.priority)\n", "", "what is adopted keeps its low priority"),
     Mutant("cache.py", "node.priority < priority:", "node.priority != priority:", "a low use lowers"),
     Mutant("index.py", "self.used_at, self.priority\n", "self.used_at, 0\n", "a split head is normal"),
@@ -484,12 +490,6 @@ MUTANTS = (
         "        if lease.num_shared <= lease.num_published and lease",
         "        if lease",
         "a region is published as a tenant's own",
-    ),
-    Mutant(
-        "cache.py",
-        "            self._unleased.withdraw(node)\n        self._forest.remove(node)",
-        "            pass\n        self._forest.remove(node)",
-        "an empty graft stays in the policy",
     ),
     Mutant("cache.py", "        and not above.grafts\n", "", "the end of a region absorbs what follows"),
     # no reuse

@@ -351,7 +351,7 @@ class PrefixCache:
             for node in _nodes_under(root):
                 check_node(node)
                 assert node.num_leases == num_leases.get(node, 0), "leases of a node are miscounted"
-                if node.parent is not None and not node.num_held:
+                if not node.is_root and not node.num_held:
                     unleased.append(node)
                 if node.parent is not None and node.is_root:
                     grafts.add(node)
@@ -478,6 +478,7 @@ class PrefixCache:
         else:
             self._hold(graft)
             self._let_go(above)
+            self._raise(graft, lease.priority)
         lease.node = graft
 
     def _adopt(self, lease: Lease, found: Walk) -> None:
@@ -583,8 +584,6 @@ class PrefixCache:
     def _drop_if_empty(self, node: Node) -> None:
         if not node.is_root or not node.is_leaf or node.num_held or node.is_cleared:
             return
-        if node.parent is not None:
-            self._unleased.withdraw(node)
         self._forest.remove(node)
 
     def _clear_tree(self, root: Node) -> Counter[Namespace]:

@@ -7,7 +7,8 @@
                               aside --------+
 
 A promised node stays in its policy, which thus sees every use. Only when it is chosen it is set aside, so each use of
-it costs one such detour at most, and no eviction looks at promised nodes again and again.
+it costs one such detour at most, and no eviction looks at promised nodes again and again. Grafts have no tokens to
+evict and go with the last node below them: they are never held here.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,12 +34,16 @@ class Eviction:
 
     def admit(self, node: Node) -> None:
         """Take in a node that nobody leases any more. Those of one path come leaf first."""
+        if node.is_root:
+            return
         rank = self._rank_of(node)
         rank.policy.admit(node)
         self._count(node, rank, node.num_tokens)
 
     def withdraw(self, node: Node) -> None:
         """Take out a node that is leased again, or gone."""
+        if node.is_root:
+            return
         rank = self._rank_of(node)
         if self._aside and node in self._aside:
             self._aside.remove(node)
@@ -60,6 +65,8 @@ class Eviction:
     def lapse(self, nodes: Iterable[Node]) -> None:
         """Make nodes evictable that are not kept any more, leaf first."""
         for node in nodes:
+            if node.is_root:
+                continue
             rank = self._rank_of(node)
             self.num_retained -= node.num_tokens
             self._count(node, rank, node.num_tokens)

@@ -4,7 +4,8 @@
     rank 1   oldest [A] ................. [newest]          A has children: it is parked when its turn comes
 
 A node with children can't go. Where it is the oldest of its rank it is parked; when the last node below it has gone, it
-is the oldest of its rank again. So each `admit` and each eviction parks a node once at most.
+is the oldest of its rank again. So each `admit` and each eviction parks a node once at most. Below a node may hang some
+that stand in other lists, those of another tenant or priority; when all nodes here are parked, they are looked through.
 """
 
 from collections import OrderedDict
@@ -36,7 +37,7 @@ class LeafLists:
     def __init__(self) -> None:
         self.ranks: dict[int, Rank] = {}
         self._rank_of: dict[Evictable, tuple[int, int]] = {}  # rank, and tokens as counted there
-        self._parked: set[Evictable] = set()
+        self._parked: dict[Evictable, None] = {}  # a set in order
         self._bereaved: list[Evictable] = []  # parked nodes that may be leaves by now
 
     def add(self, entry: Evictable, rank: int) -> None:
@@ -53,7 +54,7 @@ class LeafLists:
         rank, num_tokens = self._rank_of.pop(entry)
         self.ranks[rank].num_tokens -= num_tokens
         if entry in self._parked:
-            self._parked.remove(entry)
+            del self._parked[entry]
         else:
             del self.ranks[rank].nodes[entry]
         if entry.parent is not None and entry.parent in self._parked:
@@ -76,7 +77,7 @@ class LeafLists:
             if entry.is_leaf:
                 return entry
             del nodes[entry]
-            self._parked.add(entry)
+            self._parked[entry] = None
         return None
 
     def num_tokens(self, rank: int) -> int:
@@ -84,10 +85,12 @@ class LeafLists:
         return self.ranks[rank].num_tokens if rank in self.ranks else 0
 
     def _unpark(self) -> None:
+        if len(self._parked) == len(self._rank_of):
+            self._bereaved = list(reversed(self._parked))
         while self._bereaved:
             entry = self._bereaved.pop()
             if entry in self._parked and entry.is_leaf:
-                self._parked.remove(entry)
+                del self._parked[entry]
                 nodes = self.ranks[self._rank_of[entry][0]].nodes
                 nodes[entry] = None
                 nodes.move_to_end(entry, last=False)
