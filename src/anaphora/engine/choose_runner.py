@@ -42,7 +42,7 @@ def choose_runner(loaded: LoadedModel, *, num_slots: int, kernels: KernelChoice,
         reasons = (why_not_exact(way, loaded, expected, ids) for way in _both_ways(native))
         refusal = next((reason for reason in reasons if reason is not None), None)
         if refusal is None:
-            return ChosenRunner(native, None, "Kernels: native.")
+            return ChosenRunner(native, None, f"Kernels: native ({native.formats}).")
         native = refusal
     if kernels == "native":
         raise SettingsError(f"kernels = 'native' can't be had: {native}. Use kernels = 'auto'.")

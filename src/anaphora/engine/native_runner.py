@@ -6,7 +6,8 @@ many rows (prefill)                large products by the library that torch is b
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from anaphora.engine.attention import ExtentAttention, Scores, kernel_for
 from anaphora.engine.decoder_weights import DecoderWeights, LayerWeights, decoder_weights
 from anaphora.engine.kv_pool import KvPool, gather
 from anaphora.engine.models.spec import LoadedModel
-from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, Run, Step, address, structures
+from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, Run, Step, address, matrix, structures
 from anaphora.engine.step import StepPlan
+from anaphora.engine.weight_formats import PackedMatrix, pack_exactly
 from anaphora.errors import EngineFailure
 
 MAX_FEW_ROWS = 96
@@ -31,15 +33,34 @@ MAX_FEW_ROWS = 96
 class NativeRunner:
     """Runs a decoder whose weights `decoder_weights` knows how to lay out. See `Runner`."""
 
-    def __init__(self, loaded: LoadedModel, pool: KvPool, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        pool: KvPool,
+        kernels: Kernels,
+        *,
+        pack: Callable[[Tensor], PackedMatrix] = pack_exactly,
+    ) -> None:
+        """Set up the runner; `pack` chooses how weights are kept for few rows."""
         self.attention = ExtentAttention(pool, kernel_for(loaded.device))
         self.max_few_rows = MAX_FEW_ROWS
         self._pool = pool
         self._kernels = kernels
         self._weights = decoder_weights(loaded.model)
-        parts = zip(self._weights.layers, pool.keys, pool.values, strict=True)
+        packed = _Packed(self._weights, pack)
+        self._packed = packed
+        parts = zip(self._weights.layers, packed.layers, zip(pool.keys, pool.values, strict=True), strict=True)
         self._layers = structures(Layer, [_layer(*part) for part in parts])
         self._model = _model(loaded, self._weights, pool, self._layers)
+        self._model.head = matrix(packed.head)
+
+    @property
+    def formats(self) -> str:
+        """Name the formats of the weights and what they take, for the operator."""
+        counted = Counter(packed.format.name.lower() for packed in self._packed.all)
+        size_mib = sum(packed.size_bytes for packed in self._packed.all) / 2**20
+        kinds = ", ".join(f"{number} in {name}" for name, number in counted.most_common())
+        return f"matrices: {kinds}; {size_mib:,.0f} MiB"
 
     def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
         """See `Runner.run`. Cost: one forward pass.
@@ -143,9 +164,25 @@ def _rows_of(plan: StepPlan, index: int) -> Iterator[int]:
     return iter(range(plan.sequences[index].row_start, plan.sequences[index].row_stop))
 
 
-def _layer(weights: LayerWeights, keys: Tensor, values: Tensor) -> Layer:
-    fields = {name: address(getattr(weights, name)) for name in weights.__slots__}
-    return Layer(**fields, keys=address(keys), values=address(values))
+_MATRICES = ("qkv", "output", "gate_up", "down")
+
+
+class _Packed:
+    """A decoder's matrices as the native step reads them."""
+
+    def __init__(self, weights: DecoderWeights, pack: Callable[[Tensor], PackedMatrix]) -> None:
+        self.layers = [{name: pack(getattr(layer, name)) for name in _MATRICES} for layer in weights.layers]
+        self.head = pack(weights.head)
+
+    @property
+    def all(self) -> Iterator[PackedMatrix]:
+        return (matrix for layer in (*self.layers, {"head": self.head}) for matrix in layer.values())
+
+
+def _layer(weights: LayerWeights, packed: dict[str, PackedMatrix], pool: tuple[Tensor, Tensor]) -> Layer:
+    vectors = {name: address(getattr(weights, name)) for name in weights.__slots__ if name not in _MATRICES}
+    matrices = {name: matrix(own) for name, own in packed.items()}
+    return Layer(**vectors, **matrices, keys=address(pool[0]), values=address(pool[1]))
 
 
 def _model(loaded: LoadedModel, weights: DecoderWeights, pool: KvPool, layers: Any) -> Model:
@@ -163,7 +200,6 @@ def _model(loaded: LoadedModel, weights: DecoderWeights, pool: KvPool, layers: A
         epsilon=weights.epsilon,
         scale=weights.scale,
         final_norm=address(weights.final_norm),
-        head=address(weights.head),
         head_bias=address(weights.head_bias),
         layers=ctypes.addressof(layers),
     )

@@ -13,32 +13,34 @@ import torch
 from torch import Tensor
 
 from anaphora.engine.native.build import NotBuilt, build
+from anaphora.engine.weight_formats import PackedMatrix
 
 ALL_VISIBLE = -(2**31)
 """`Run.causal_from` of a run that lies in the past of all its rows."""
+
+
+class Matrix(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("scales", c_void_p), ("format", c_int64)]
 
 
 class Layer(ctypes.Structure):
     """Addresses of one layer's weights and of its part of the pool. 0: none."""
 
     _fields_ = [
-        (name, c_void_p)
-        for name in (
-            "attention_norm",
-            "qkv",
-            "qkv_bias",
-            "query_norm",
-            "key_norm",
-            "output",
-            "output_bias",
-            "feed_norm",
-            "gate_up",
-            "gate_up_bias",
-            "down",
-            "down_bias",
-            "keys",
-            "values",
-        )
+        ("attention_norm", c_void_p),
+        ("qkv", Matrix),
+        ("qkv_bias", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("output", Matrix),
+        ("output_bias", c_void_p),
+        ("feed_norm", c_void_p),
+        ("gate_up", Matrix),
+        ("gate_up_bias", c_void_p),
+        ("down", Matrix),
+        ("down_bias", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
     ]
 
 
@@ -56,7 +58,7 @@ class Model(ctypes.Structure):
         ("epsilon", c_float),
         ("scale", c_float),
         ("final_norm", c_void_p),
-        ("head", c_void_p),
+        ("head", Matrix),
         ("head_bias", c_void_p),
         ("layers", c_void_p),
     ]
@@ -95,7 +97,7 @@ class Kernels:
     def __init__(self, path: Path) -> None:
         """Load it. Raises: OSError."""
         self._library = ctypes.CDLL(str(path))
-        for function in ("run_step", "norm_rows", "gate_rows", "place_rows", "sizes"):
+        for function in ("run_step", "linear", "norm_rows", "gate_rows", "place_rows", "sizes"):
             getattr(self._library, f"anaphora_{function}").restype = None
         sizes = (c_int64 * 6)()
         self._library.anaphora_sizes(sizes)
@@ -107,6 +109,23 @@ class Kernels:
     def run_step(self, model: Model, step: Step) -> None:
         """Run a whole step; see `source/decoder.h`."""
         self._library.anaphora_run_step(ctypes.byref(model), ctypes.byref(step))
+
+    def linear(self, rows: Tensor, weight: PackedMatrix, bias: Tensor | None) -> Tensor:
+        """rows [num_rows, depth] -> rows W^T + bias, [num_rows, num_outputs]. Made for few rows."""
+        num_outputs = len(weight.data)
+        out = torch.empty((rows.shape[0], num_outputs))
+        described = matrix(weight)
+        self._library.anaphora_linear(
+            _at(rows),
+            _size(rows, 0),
+            ctypes.byref(described),
+            c_void_p(address(bias)),
+            _size(rows, 1),
+            c_int64(num_outputs),
+            _at(out),
+            _num_threads(),
+        )
+        return out
 
     def norm_rows(self, rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Root-mean-square norm: rows [num_rows, width], weight [width] -> [num_rows, width]."""
@@ -151,8 +170,14 @@ def structures(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * len(items))(*items)
 
 
+def matrix(packed: PackedMatrix) -> Matrix:
+    """Describe a matrix. The caller keeps it alive."""
+    assert packed.data.is_contiguous(), "the kernels read rows that lie one after another"
+    return Matrix(packed.data.data_ptr(), address(packed.scales), int(packed.format))
+
+
 def address(tensor: Tensor | None) -> int | None:
-    """Give a tensor's address; None for none. The caller keeps the tensor alive."""
+    """Give the address of a float32 tensor; None for none. The caller keeps the tensor alive."""
     if tensor is None:
         return None
     assert tensor.is_contiguous(), "the kernels read rows that lie one after another"

@@ -148,12 +148,12 @@ class StepRunner {
   }
 
   template <typename Put>
-  void linear(Team& team, const float* x, int depth, const float* w, const float* bias, int num_outputs,
+  void linear(Team& team, const float* x, int depth, const Matrix& w, const float* bias, int num_outputs,
               const Put& put) {
     const int per_item = outputs_per_item(num_outputs, step_.num_threads);
     team.phase(num_items_of(num_outputs, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, num_outputs - first);
-      multiply(x, depth, step_.num_rows, w + size_t(first) * depth, depth, taken, [&](int r, int o, float value) {
+      multiply(x, depth, step_.num_rows, w, first, depth, taken, [&](int r, int o, float value) {
         put(r, first + o, bias == nullptr ? value : value + bias[first + o]);
       });
     });
@@ -166,8 +166,7 @@ class StepRunner {
       for (int half = 0; half < 2; ++half) {
         const int output = half * model_.inner + first;
         float* to = (half == 0 ? gate_ : up_).get() + first;
-        multiply(normed_.get(), model_.hidden, step_.num_rows, layer.gate_up + size_t(output) * model_.hidden,
-                 model_.hidden, taken, [&](int r, int o, float value) {
+        multiply(normed_.get(), model_.hidden, step_.num_rows, layer.gate_up, output, model_.hidden, taken, [&](int r, int o, float value) {
                    to[size_t(r) * model_.inner + o] =
                        layer.gate_up_bias == nullptr ? value : value + layer.gate_up_bias[output + o];
                  });
@@ -250,8 +249,7 @@ class StepRunner {
     const int per_item = outputs_per_item(model_.vocab_size, step_.num_threads);
     team.phase(num_items_of(model_.vocab_size, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, model_.vocab_size - first);
-      multiply(normed_.get(), model_.hidden, num_logits, model_.head + size_t(first) * model_.hidden, model_.hidden,
-               taken, [&](int r, int o, float value) {
+      multiply(normed_.get(), model_.hidden, num_logits, model_.head, first, model_.hidden, taken, [&](int r, int o, float value) {
                  const float bias = model_.head_bias == nullptr ? 0.0f : model_.head_bias[first + o];
                  step_.logits[size_t(r) * model_.vocab_size + first + o] = value + bias;
                });
@@ -291,6 +289,19 @@ void anaphora_run_step(const Model* model, const Step* step) {
 #pragma omp single
     team.emplace(omp_get_num_threads());  // may be fewer than asked for
     runner.work(*team);
+  }
+}
+
+// y = x W^T + bias for a few rows: x [num_rows, depth], W [num_outputs, depth], y [num_rows, num_outputs].
+void anaphora_linear(const float* x, int64_t num_rows, const Matrix* w, const float* bias, int64_t depth,
+                     int64_t num_outputs, float* y, int32_t num_threads) {
+  const int per_item = outputs_per_item(int(num_outputs), num_threads);
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
+  for (int item = 0; item < num_items_of(int(num_outputs), per_item); ++item) {
+    const int first = item * per_item, taken = std::min(per_item, int(num_outputs) - first);
+    multiply(x, depth, int(num_rows), *w, first, depth, taken, [&](int r, int o, float value) {
+      y[size_t(r) * num_outputs + first + o] = bias == nullptr ? value : value + bias[first + o];
+    });
   }
 }
 

@@ -6,18 +6,25 @@
 
 extern "C" {
 
+// A matrix [num_outputs, depth] in one of the formats of formats.h.
+struct Matrix {
+  const void* data;
+  const float* scales;  // of groups, or null
+  int64_t format;
+};
+
 struct Layer {
   const float* attention_norm;  // [hidden]
-  const float* qkv;             // [(num_heads + 2 num_kv_heads) head_dim, hidden]
+  Matrix qkv;                   // [(num_heads + 2 num_kv_heads) head_dim, hidden]
   const float* qkv_bias;        // as many, or null
   const float* query_norm;      // [head_dim], or null
   const float* key_norm;        // [head_dim], or null
-  const float* output;          // [hidden, num_heads head_dim]
+  Matrix output;                // [hidden, num_heads head_dim]
   const float* output_bias;     // [hidden], or null
   const float* feed_norm;       // [hidden]
-  const float* gate_up;         // [2 inner, hidden]: gate, then up
+  Matrix gate_up;               // [2 inner, hidden]: gate, then up
   const float* gate_up_bias;    // [2 inner], or null
-  const float* down;            // [hidden, inner]
+  Matrix down;                  // [hidden, inner]
   const float* down_bias;       // [hidden], or null
   float* keys;                  // pool: [num_kv_heads, num_slots, head_dim]
   float* values;                // the same
@@ -28,7 +35,7 @@ struct Model {
   int32_t num_layers, hidden, num_heads, num_kv_heads, head_dim, inner, vocab_size, num_rotated;
   float epsilon, scale;
   const float* final_norm;    // [hidden]
-  const float* head;          // [vocab_size, hidden]
+  Matrix head;                // [vocab_size, hidden]
   const float* head_bias;     // [vocab_size], or null
   const Layer* layers;        // [num_layers]
 };
