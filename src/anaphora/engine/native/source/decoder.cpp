@@ -166,10 +166,11 @@ class StepRunner {
       for (int half = 0; half < 2; ++half) {
         const int output = half * model_.inner + first;
         float* to = (half == 0 ? gate_ : up_).get() + first;
-        multiply(normed_.get(), model_.hidden, step_.num_rows, layer.gate_up, output, model_.hidden, taken, [&](int r, int o, float value) {
-                   to[size_t(r) * model_.inner + o] =
-                       layer.gate_up_bias == nullptr ? value : value + layer.gate_up_bias[output + o];
-                 });
+        const auto put = [&](int r, int o, float value) {
+          to[size_t(r) * model_.inner + o] =
+              layer.gate_up_bias == nullptr ? value : value + layer.gate_up_bias[output + o];
+        };
+        multiply(normed_.get(), model_.hidden, step_.num_rows, layer.gate_up, output, model_.hidden, taken, put);
       }
       for (int row = 0; row < step_.num_rows; ++row) {
         float* gate = gate_.get() + size_t(row) * model_.inner + first;
@@ -249,10 +250,11 @@ class StepRunner {
     const int per_item = outputs_per_item(model_.vocab_size, step_.num_threads);
     team.phase(num_items_of(model_.vocab_size, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, model_.vocab_size - first);
-      multiply(normed_.get(), model_.hidden, num_logits, model_.head, first, model_.hidden, taken, [&](int r, int o, float value) {
-                 const float bias = model_.head_bias == nullptr ? 0.0f : model_.head_bias[first + o];
-                 step_.logits[size_t(r) * model_.vocab_size + first + o] = value + bias;
-               });
+      const auto put = [&](int r, int o, float value) {
+        const float bias = model_.head_bias == nullptr ? 0.0f : model_.head_bias[first + o];
+        step_.logits[size_t(r) * model_.vocab_size + first + o] = value + bias;
+      };
+      multiply(normed_.get(), model_.hidden, num_logits, model_.head, first, model_.hidden, taken, put);
     });
   }
 
@@ -325,7 +327,8 @@ void anaphora_gate_rows(const float* gate_up, int64_t num_rows, int64_t width, f
 // Norm and rotate: queries to [num_heads, num_rows, head_dim], unscaled; keys and values to the pool.
 void anaphora_place_rows(const Model* model, int32_t layer, const float* qkv, const Step* step, float* queries) {
   const int64_t head_dim = model->head_dim;
-  const Fresh fresh = {qkv, step->cosines, step->sines, step->slots, 1.0f, queries, head_dim * step->num_rows, head_dim};
+  const int64_t head_stride = head_dim * step->num_rows;
+  const Fresh fresh = {qkv, step->cosines, step->sines, step->slots, 1.0f, queries, head_stride, head_dim};
 #pragma omp parallel for num_threads(step->num_threads)
   for (int row = 0; row < step->num_rows; ++row) place_row(*model, model->layers[layer], fresh, row);
 }

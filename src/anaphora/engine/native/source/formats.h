@@ -16,14 +16,22 @@ constexpr int kGroup = 32;
 
 // kWidth small numbers as a vector of integers. Compilers split the generic conversion into single numbers on x86.
 #if defined(__AVX512F__)
-static inline IntVec widen(const uint8_t* from) { return (IntVec)_mm512_cvtepu8_epi32(_mm_loadu_si128((__m128i*)from)); }
-static inline IntVec widen(const int8_t* from) { return (IntVec)_mm512_cvtepi8_epi32(_mm_loadu_si128((__m128i*)from)); }
+static inline IntVec widen(const uint8_t* from) {
+  return (IntVec)_mm512_cvtepu8_epi32(_mm_loadu_si128((__m128i*)from));
+}
+static inline IntVec widen(const int8_t* from) {
+  return (IntVec)_mm512_cvtepi8_epi32(_mm_loadu_si128((__m128i*)from));
+}
 static inline IntVec widen(const uint16_t* from) {
   return (IntVec)_mm512_cvtepu16_epi32(_mm256_loadu_si256((__m256i*)from));
 }
 #elif defined(__AVX2__)
-static inline IntVec widen(const uint8_t* from) { return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((__m128i*)from)); }
-static inline IntVec widen(const int8_t* from) { return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((__m128i*)from)); }
+static inline IntVec widen(const uint8_t* from) {
+  return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((__m128i*)from));
+}
+static inline IntVec widen(const int8_t* from) {
+  return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((__m128i*)from));
+}
 static inline IntVec widen(const uint16_t* from) {
   return (IntVec)_mm256_cvtepu16_epi32(_mm_loadu_si128((__m128i*)from));
 }
@@ -39,16 +47,24 @@ static inline IntVec widen(const Small* from) {
 
 static inline Vec to_float(IntVec whole) { return __builtin_convertvector(whole, Vec); }
 
+static inline Vec from_bfloat16(const uint16_t* from) {
+  const IntVec words = widen(from) << 16;
+  Vec value;
+  std::memcpy(&value, &words, sizeof value);
+  return value;
+}
+
+static inline float from_bfloat16(uint16_t from) {
+  const uint32_t word = uint32_t(from) << 16;
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+
 static inline void unpack_bfloat16(const uint16_t* from, int64_t depth, float* to) {
   int64_t i = 0;
-  for (; i + kWidth <= depth; i += kWidth) {
-    const IntVec words = widen(from + i) << 16;
-    std::memcpy(to + i, &words, sizeof words);
-  }
-  for (; i < depth; ++i) {
-    const uint32_t word = uint32_t(from[i]) << 16;
-    std::memcpy(to + i, &word, sizeof word);
-  }
+  for (; i + kWidth <= depth; i += kWidth) store(to + i, from_bfloat16(from + i));
+  for (; i < depth; ++i) to[i] = from_bfloat16(from[i]);
 }
 
 static inline void unpack_int8(const int8_t* from, const float* scales, int64_t depth, float* to) {

@@ -41,7 +41,8 @@ static inline Vec load(const float* from) {
 
 static inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
-// Load into a register that stays one: compilers would read memory again for every use, which costs more than they think.
+// Load into a register that stays one: compilers would read memory again for every use, which costs more than they
+// think.
 static inline Vec hold(const float* from) {
   Vec value = load(from);
 #if defined(__x86_64__)
