@@ -292,7 +292,9 @@ def test_clearing_a_tenant_leaves_the_region_and_the_other_tenants():
 def test_a_lease_below_a_cleared_tree_stays_good_and_is_found_by_nobody():
     cache = sharing_cache()
     lease = lease_of(cache, SYSTEM + "red", space=RED, num_more=2)
+    assert lease.is_findable
     assert cache.clear(RED) == 3
+    assert not lease.is_findable
     cache.check()
     assert cache.publish(lease, tokens(SYSTEM + "red!!"), len(SYSTEM) + 5) == 0
     cache.check()

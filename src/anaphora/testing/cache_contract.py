@@ -85,6 +85,32 @@ class CacheContract:
         assert cache.counts().free == 4
         cache.check()
 
+    def test_a_promise_is_granted_or_refused_and_what_is_granted_stays(self: _MakesCaches) -> None:
+        cache = self.make_cache(8)
+        lease = _acquire(cache, "ab", num_private=2)
+        num_written = cache.publish(lease, _tokens("ab"), 2)
+        answers = (cache.keep(lease, 1, lifetime_s=60.0), cache.pin(lease, 2))
+        cache.release(lease)
+        cache.check()
+        num_kept = max((num for num, refusal in enumerate(answers, 1) if refusal is None), default=0)
+        assert cache.counts().retained == num_kept <= num_written
+        assert all(refusal is None or refusal.reason == "retention_full" for refusal in answers)
+        _acquire(cache, "wxyz", num_private=4)
+        assert cache.peek(_SPACE, _tokens("ab")).num_tokens >= num_kept
+        num_unpinned = cache.unpin(_SPACE, _tokens("ab"))
+        assert cache.counts().retained == num_kept - num_unpinned
+        cache.check()
+
+    def test_whose_a_namespace_is_and_what_is_shared_can_be_said(self: _MakesCaches) -> None:
+        cache = self.make_cache(8)
+        cache.register(_SPACE, "a tenant", shared=Namespace(b"c" * 32))
+        cache.share(Namespace(b"c" * 32), _tokens("ab"))
+        lease = _acquire(cache, "abcd", num_private=4)
+        num_written = cache.publish(lease, _tokens("abcd"), 4)
+        cache.release(lease)
+        assert cache.peek(_SPACE, _tokens("abcd")).num_tokens == num_written
+        cache.check()
+
 
 def _tokens(text: str) -> Tokens:
     return np.array([ord(letter) for letter in text], dtype=np.int32)
