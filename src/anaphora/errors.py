@@ -4,6 +4,7 @@
     ├── RequestError            the caller's mistake; names the field                  (HTTP 400)
     │   ├── PromptTooLong       more tokens than the model's context or the pool hold  (HTTP 400)
     │   ├── UnknownModel        no such model here                                     (HTTP 404)
+    │   ├── UnknownResponse     no such response kept here                             (HTTP 404)
     │   ├── NotAuthenticated    missing or wrong API key                               (HTTP 401)
     │   └── BodyTooLarge        more bytes than the server accepts                     (HTTP 413)
     ├── Overloaded              the queue is full; try again after retry_after_s       (HTTP 429 / 529)
@@ -36,6 +37,10 @@ class PromptTooLong(RequestError):
 
 class UnknownModel(RequestError):
     """The request names a model that is not served here."""
+
+
+class UnknownResponse(RequestError):
+    """The request names an earlier response that is not kept here (any more)."""
 
 
 class NotAuthenticated(RequestError):

@@ -41,13 +41,16 @@ from anaphora.api.metrics import Metrics
 from anaphora.api.models import ServedModels
 from anaphora.api.openai import read_chat
 from anaphora.api.openai_completions import CompletionReply, read_completion
-from anaphora.api.openai_marks import keyed_prompt
+from anaphora.api.openai_marks import chat_words, keyed_prompt, responses_words
 from anaphora.api.openai_reply import ChatReply
 from anaphora.api.request_log import RequestLog
+from anaphora.api.response_store import ResponseStore
+from anaphora.api.responses import read_input_tokens, read_responses
+from anaphora.api.responses_reply import ResponseReply
 from anaphora.api.serving import Asker, Serving, new_id
 from anaphora.api.source import Source
-from anaphora.api.wire import parse_body, refuse
-from anaphora.api.writer import Writer, chat_writer, completion_writer, message_writer
+from anaphora.api.wire import parse_body, refuse, want_text
+from anaphora.api.writer import Writer, chat_writer, completion_writer, message_writer, response_writer
 from anaphora.contract.prices import PriceBook
 from anaphora.contract.profiles import LOCAL, Profile, profile_named
 from anaphora.engine.engine import Engine
@@ -97,6 +100,7 @@ class Api:
         self._serving = Serving(engine, timeout_s=settings.request_timeout_s)
         self._queue_length = engine.settings.queue_length
         self._contracts = Contracts(settings.profile, prices=settings.prices, clock=settings.clock)
+        self._responses = ResponseStore()
         self.metrics = Metrics(self._serving)
         names = settings.served_names or (engine.spec.name,)
         self._models = ServedModels(names, created=int(time.time()), max_context=self._serving.max_tokens)
@@ -106,7 +110,8 @@ class Api:
             call = read_chat(body)
             self._models.check(call.model)
             rendered = self._serving.render(call.prompt, incoming.tenant)
-            return call, rendered, keyed_prompt(body, call.prompt, rendered, self._settings.profile.openai)
+            rules = self._settings.profile.openai
+            return call, rendered, keyed_prompt(chat_words(body, rules), call.prompt, rendered, rules)
 
         call, rendered, keyed = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("chatcmpl-"))
@@ -118,6 +123,50 @@ class Api:
         )
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
         return await self._respond(incoming, source, chat_writer(reply, call.model), is_streamed=call.is_streamed)
+
+    async def responses(self, incoming: Incoming) -> Response:
+        def prepare(body: dict[str, Any]) -> Any:
+            call = read_responses(body, self._earlier(body, incoming.tenant))
+            self._models.check(call.model)
+            rendered = self._serving.render(call.prompt, incoming.tenant)
+            words = responses_words(body, call.items)
+            return call, rendered, keyed_prompt(words, call.prompt, rendered, self._settings.profile.openai)
+
+        call, rendered, keyed = await self._prepared(incoming, prepare)
+        asker = Asker(incoming.tenant, new_id("resp_"))
+        tab = self._contracts.open_chat(
+            keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
+        )
+        source = self._serving.submit_prompt(
+            rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
+        )
+
+        def keep(response: dict[str, Any]) -> None:
+            if call.is_stored:
+                self._responses.keep(incoming.tenant, [item.value for item in call.items], response)
+
+        reply = ResponseReply(
+            response_id=asker.response_id, created=int(time.time()), call=call, new_id=new_id, keep=keep
+        )
+        return await self._respond(incoming, source, response_writer(reply, call.model), is_streamed=call.is_streamed)
+
+    async def count_input_tokens(self, incoming: Incoming) -> Response:
+        def prepare(body: dict[str, Any]) -> int:
+            model, prompt = read_input_tokens(body, self._earlier(body, incoming.tenant))
+            self._models.check(model)
+            return len(self._serving.render(prompt, incoming.tenant).tokens)
+
+        num_tokens = await self._prepared(incoming, prepare)
+        return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+    async def show_response(self, incoming: Incoming) -> Response:
+        kept = self._responses.get(incoming.tenant, str(incoming.request.path_params["response_id"]))
+        return json_response(kept.response)
+
+    async def delete_response(self, incoming: Incoming) -> Response:
+        response_id = str(incoming.request.path_params["response_id"])
+        self._responses.delete(incoming.tenant, response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def completions(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> Any:
@@ -230,6 +279,13 @@ class Api:
 
         return run
 
+    def _earlier(self, body: dict[str, Any], tenant: Tenant) -> tuple[Mapping[str, Any], ...]:
+        """The items of the response that a request continues."""
+        response_id = body.get("previous_response_id")
+        if response_id is not None:
+            want_text(response_id, "previous_response_id")
+        return self._responses.items_to_continue(tenant, response_id)
+
     def _marked(self, body: dict[str, Any], prompt: Prompt, tenant: Tenant) -> tuple[Rendered, MarkedPrompt]:
         """A Messages request's prompt as tokens, and its breakpoints."""
         rendered = self._serving.render(prompt, tenant)
@@ -318,6 +374,10 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
 
     routes = [
         post("/v1/chat/completions", api.chat_completions, openai),
+        post("/v1/responses", api.responses, openai),
+        post("/v1/responses/input_tokens", api.count_input_tokens, openai),
+        get("/v1/responses/{response_id}", api.show_response),
+        Route("/v1/responses/{response_id}", api.endpoint("/v1/responses", api.delete_response), methods=["DELETE"]),
         post("/v1/completions", api.completions, openai),
         post("/v1/messages", api.messages, anthropic),
         post("/v1/messages/count_tokens", api.count_tokens, anthropic),

@@ -1,10 +1,12 @@
-"""What a Chat Completions request says about caching: options, breakpoints, settings in its prefix. Pure."""
+"""What a Chat Completions or Responses request says on caching: options, breakpoints, settings in its prefix. Pure."""
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anaphora.api.layouts import layout_of
+from anaphora.api.responses import Item, marked_parts
 from anaphora.api.wire import refuse, want_object, want_text
 from anaphora.contract.layout import Layout, Levels
 from anaphora.contract.openai import (
@@ -22,6 +24,17 @@ from anaphora.prompt.render import Rendered
 
 
 @dataclass(frozen=True, slots=True)
+class CacheWords:
+    """Where a request of one endpoint says what."""
+
+    body: Mapping[str, Any]
+    settings: OpenAISettings
+    marks: Iterable[tuple[Mapping[str, Any], str, str]]  # parts that may be marked: the part, its path, its block's
+    option_ttls: tuple[str, ...]  # lifetimes that may be asked for in prompt_cache_options
+    part_ttls: tuple[str, ...] = tuple(LIFETIMES)
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedPrompt:
     """A prompt with its cache options, ready for a ledger."""
 
@@ -30,7 +43,33 @@ class KeyedPrompt:
     layout: Layout | None  # where breakpoints count
 
 
-def keyed_prompt(body: dict[str, Any], prompt: Prompt, rendered: Rendered, rules: OpenAIRules) -> KeyedPrompt:
+def chat_words(body: Mapping[str, Any], rules: OpenAIRules) -> CacheWords:
+    """The words of a Chat Completions request that has been read."""
+    settings = OpenAISettings(
+        parallel_tools=body.get("parallel_tool_calls") is not False,
+        text_format=_told(body.get("response_format")),
+        effort=_told(body.get("reasoning_effort")),
+        verbosity=_told(body.get("verbosity")),
+        service_tier=_told(body.get("service_tier")),
+    )
+    takes_long = not isinstance(rules, BreakpointRules) or rules.chat_takes_12h
+    return CacheWords(body, settings, _chat_parts(body), ("30m",), ("30m", "12h") if takes_long else ("30m",))
+
+
+def responses_words(body: Mapping[str, Any], items: Sequence[Item]) -> CacheWords:
+    """The words of a Responses request that has been read."""
+    text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
+    settings = OpenAISettings(
+        parallel_tools=body.get("parallel_tool_calls") is not False,
+        text_format=_told(text.get("format")),
+        effort=_told(reasoning.get("effort")),
+        verbosity=_told(text.get("verbosity")),
+        service_tier=_told(body.get("service_tier")),
+    )
+    return CacheWords(body, settings, marked_parts(items), tuple(LIFETIMES))
+
+
+def keyed_prompt(words: CacheWords, prompt: Prompt, rendered: Rendered, rules: OpenAIRules) -> KeyedPrompt:
     """The cache options of a request that has been read and rendered.
 
     Where every reused token counts they mean nothing, and are left alone.
@@ -38,13 +77,11 @@ def keyed_prompt(body: dict[str, Any], prompt: Prompt, rendered: Rendered, rules
     """
     if isinstance(rules, MeasuredRules):
         return KeyedPrompt(CacheOptions(), Levels(), None)
-    check_retention(_optional(body, "prompt_cache_retention"), rules)
-    options, levels = _options(body), Levels(tools=prefix_settings(_settings(body)))
+    check_retention(_optional(words.body, "prompt_cache_retention"), rules)
+    options, levels = _options(words), Levels(tools=prefix_settings(words.settings))
     if not isinstance(rules, BreakpointRules):
         return KeyedPrompt(options, levels, None)
-    if options.ttl != "30m":
-        refuse("prompt_cache_options.ttl", 'must be "30m" on Chat Completions.')
-    ttls = _breakpoints(body, options, rules)
+    ttls = _breakpoints(words, options)
 
     def ttl_of(part: Tool | Part) -> str | None:
         return ttls.get(part.path)
@@ -52,59 +89,54 @@ def keyed_prompt(body: dict[str, Any], prompt: Prompt, rendered: Rendered, rules
     return KeyedPrompt(options, levels, layout_of(prompt, rendered, levels, ttl_of))
 
 
-def _options(body: dict[str, Any]) -> CacheOptions:
-    value = body.get("prompt_cache_options")
+def _options(words: CacheWords) -> CacheOptions:
+    value = words.body.get("prompt_cache_options")
     given = {} if value is None else want_object(value, "prompt_cache_options")
     mode, ttl = given.get("mode") or "implicit", given.get("ttl") or "30m"
     if mode not in ("implicit", "explicit"):
         refuse("prompt_cache_options.mode", 'must be "implicit" or "explicit".')
-    if ttl not in LIFETIMES:
-        refuse("prompt_cache_options.ttl", f"must be one of {', '.join(LIFETIMES)}.")
+    if ttl not in words.option_ttls:
+        refuse("prompt_cache_options.ttl", f"must be one of {', '.join(words.option_ttls)} here.")
     return CacheOptions(
         mode="explicit" if mode == "explicit" else "implicit",
         ttl=ttl,
-        key=_optional(body, "prompt_cache_key"),
-        retention=_optional(body, "prompt_cache_retention"),
+        key=_optional(words.body, "prompt_cache_key"),
+        retention=_optional(words.body, "prompt_cache_retention"),
     )
 
 
-def _breakpoints(body: dict[str, Any], options: CacheOptions, rules: BreakpointRules) -> dict[str, str]:
-    """Lifetimes of the explicit breakpoints, by the path of the part that they stand at the end of.
+def _breakpoints(words: CacheWords, options: CacheOptions) -> dict[str, str]:
+    """Lifetimes of the explicit breakpoints, by the path of the block that they stand at the end of.
 
-    A tool's result is one part, however many it was sent in.
+    A tool's output is one block, however many parts it was sent in.
     """
     ttls: dict[str, str] = {}
+    for part, path, block_path in words.marks:
+        mark = part.get("prompt_cache_breakpoint")
+        if mark is None:
+            continue
+        here = f"{path}.prompt_cache_breakpoint"
+        if want_object(mark, here).get("mode", "explicit") != "explicit":
+            refuse(f"{here}.mode", 'must be "explicit".')
+        ttl = mark.get("ttl") or options.ttl
+        if ttl not in words.part_ttls:
+            refuse(f"{here}.ttl", f"must be one of {', '.join(words.part_ttls)} here.")
+        ttls[block_path] = ttl
+    return ttls
+
+
+def _chat_parts(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, str]]:
     for index, message in enumerate(body["messages"]):
         content = message.get("content")
         for number, part in enumerate(content if isinstance(content, list) else ()):
             path = f"messages[{index}].content[{number}]"
-            mark = part.get("prompt_cache_breakpoint")
-            if mark is None:
-                continue
-            here = f"{path}.prompt_cache_breakpoint"
-            if want_object(mark, here).get("mode", "explicit") != "explicit":
-                refuse(f"{here}.mode", 'must be "explicit".')
-            ttl = mark.get("ttl") or options.ttl
-            if ttl not in LIFETIMES or (ttl == "12h" and not rules.chat_takes_12h):
-                refuse(f"{here}.ttl", f"{str(ttl)[:20]!r} is not supported here.")
-            ttls[f"messages[{index}].content" if message.get("role") == "tool" else path] = ttl
-    return ttls
+            yield part, path, f"messages[{index}].content" if message.get("role") == "tool" else path
 
 
-def _settings(body: dict[str, Any]) -> OpenAISettings:
-    told = {
-        name: None if body.get(name) is None else json.dumps(body[name], sort_keys=True)
-        for name in ("response_format", "reasoning_effort", "verbosity", "service_tier")
-    }
-    return OpenAISettings(
-        parallel_tools=body.get("parallel_tool_calls") is not False,
-        text_format=told["response_format"],
-        effort=told["reasoning_effort"],
-        verbosity=told["verbosity"],
-        service_tier=told["service_tier"],
-    )
+def _told(value: object) -> str | None:
+    return None if value is None else json.dumps(value, sort_keys=True)
 
 
-def _optional(body: dict[str, Any], name: str) -> str | None:
+def _optional(body: Mapping[str, Any], name: str) -> str | None:
     value = body.get(name)
     return None if value is None else want_text(value, name)

@@ -104,10 +104,11 @@ class ChatReply:
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.sampling.num_logprobs is None:
             return None
-        return {"content": [_scored(entry) for entry in entries], "refusal": None}
+        return {"content": [scored(entry) for entry in entries], "refusal": None}
 
 
-def _scored(entry: TokenLogprob) -> dict[str, Any]:
+def scored(entry: TokenLogprob) -> dict[str, Any]:
+    """A token's scores, as Chat Completions and Responses write them."""
     top = [_token(token, token_bytes, logprob) for _, token, token_bytes, logprob in entry.top]
     return {**_token(entry.token, entry.token_bytes, entry.logprob), "top_logprobs": top}
 

@@ -10,6 +10,7 @@ from anaphora.api.answers import Answer, AnswerEvent, Begin
 from anaphora.api.anthropic_reply import MessageReply, message_usage
 from anaphora.api.openai_completions import CompletionReply, PromptText, usage_of
 from anaphora.api.openai_reply import ChatReply
+from anaphora.api.responses_reply import ResponseReply, response_usage
 from anaphora.api.source import Source
 
 Chunk = dict[str, Any]
@@ -49,6 +50,19 @@ def completion_writer(reply: CompletionReply, model: str, prompts: Sequence[Prom
         return reply.piece(event)
 
     return Writer(model, usage_of, whole, lambda _: [], piece, reply.closing, _data_frame, _DONE)
+
+
+def response_writer(reply: ResponseReply, model: str) -> Writer:
+    return Writer(
+        model,
+        response_usage,
+        lambda answers, account: reply.whole(answers[0], account),
+        lambda _: reply.opening(),
+        reply.piece,
+        reply.closing,
+        _event_frame,
+        "",
+    )
 
 
 def message_writer(reply: MessageReply, model: str) -> Writer:
