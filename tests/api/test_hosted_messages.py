@@ -186,6 +186,23 @@ def test_without_marks_everything_is_input_though_the_engine_reuses(host: Hosted
     assert answer.anaphora["reused_tokens"] == answer.anaphora["prompt_tokens"] - 1
 
 
+def test_ten_turns_with_tools_read_all_that_was_written_before(host: Hosted) -> None:
+    """A loop as agents run it: automatic caching, calls and results in every turn, marks that move along."""
+    tools = [{"name": "f", "description": "ten turns", "input_schema": {"type": "object"}}]
+    turns: list[Any] = [{"role": "user", "content": "begin"}]
+    known = 0
+    for n in range(10):
+        answer = host.message(turns, tools=tools, cache_control={"type": "ephemeral"}, max_tokens=4)
+        check_identities(answer)
+        assert answer.usage.cache_read_input_tokens == known
+        assert answer.usage.cache_creation_input_tokens > 0
+        known += answer.usage.cache_creation_input_tokens
+        use = {"type": "tool_use", "id": f"t{n}", "name": "f", "input": {"n": n}}
+        result = {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"result {n}"}
+        turns += [{"role": "assistant", "content": [*answer.content, use]}, {"role": "user", "content": [result]}]
+        host.at(host.clock[0] + 200)
+
+
 # What invalidates what.
 
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {"a": {}, "b": {}}}}
