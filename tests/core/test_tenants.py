@@ -138,7 +138,10 @@ def test_promises_to_a_tenant_stay_within_its_quota():
     cache = make_cache(20, {"red": 4})
     lease = lease_of(cache, "123456", space=RED)
     assert cache.keep(lease, 5, lifetime_s=60) == Refusal("retention_full", num_needed=5, num_available=4)
-    assert cache.keep(lease, 4, lifetime_s=60) is None
+    assert cache.keep(lease, 3, lifetime_s=60) is None
+    other = lease_of(cache, "abcd", space=RED)
+    assert cache.keep(other, 2, lifetime_s=60) == Refusal("retention_full", num_needed=2, num_available=1)
+    assert cache.keep(other, 1, lifetime_s=60) is None
 
 
 def test_two_namespaces_of_a_tenant_share_its_quota():

@@ -407,12 +407,6 @@ MUTANTS = (
     Mutant("cache.py", "node.priority < priority:", "node.priority != priority:", "a low use lowers"),
     Mutant("index.py", "self.used_at, self.priority\n", "self.used_at, 0\n", "a split head is normal"),
     # tenants
-    Mutant(
-        "namespace.py",
-        'domain=b"anaphora.share.1"',
-        'domain=b"anaphora.space.1"',
-        "shared and own namespaces are of one domain",
-    ),
     Mutant("owner.py", "self._quotas.of(tenant)", "None", "nobody has a quota"),
     Mutant(
         "owner.py",
