@@ -3,6 +3,7 @@
 Method: timers that answer known numbers, and work counted by hand.
 """
 
+import copy
 import json
 from pathlib import Path
 
@@ -60,8 +61,8 @@ def test_a_line_says_whether_its_target_is_met(target: object, value: float, ver
 
 def test_floor_counts_weights_keys_and_sums() -> None:
     spec = random_model("llama").spec  # 2 layers, 4 heads, 2 of keys, 16 wide
-    work = work_of(spec, Weights(num_in_layers=1000, num_in_output=100), num_cached=90, num_new=10)
-    assert work.num_bytes == 4 * 1100 + 100 * (2 * 2 * 2 * 16 * 4)
+    work = work_of(spec, Weights(num_in_layers=1000, num_in_output=100, num_bytes=777), num_cached=90, num_new=10)
+    assert work.num_bytes == 777 + 100 * (2 * 2 * 2 * 16 * 4)
     assert work.num_flops == 2 * (1000 * 10 + 100) + 4 * 2 * 4 * 16 * 10 * 100
     bound_by_bytes = floor_line("x", 1.0, work, Hardware(bytes_per_s=work.num_bytes, flops_per_s=1e30))
     bound_by_sums = floor_line("x", 1.0, work, Hardware(bytes_per_s=1e30, flops_per_s=work.num_flops * 2))
@@ -71,9 +72,10 @@ def test_floor_counts_weights_keys_and_sums() -> None:
 
 def test_weights_are_those_of_linear_layers_and_the_output() -> None:
     model = random_model("llama").model
-    assert weights_of(model) == Weights(
-        num_in_layers=2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128), num_in_output=384 * 64
-    )
+    in_layers, in_output = 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128), 384 * 64
+    assert weights_of(model) == Weights(in_layers, in_output, num_bytes=4 * (in_layers + in_output))
+    rounded = copy.deepcopy(model).bfloat16().float()
+    assert weights_of(rounded).num_bytes == 2 * (in_layers + in_output)
 
 
 @pytest.mark.torture

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from anaphora.bench.lines import Line
 from anaphora.bench.timing import best_seconds
 from anaphora.engine.models.spec import ModelSpec
+from anaphora.engine.weight_formats import pack_exactly
 
 _READ_FLOATS = 2**27  # 512 MiB: far more than any cache
 _MATRIX = 2048  # large enough to reach the peak
@@ -43,26 +44,28 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Elements of a model's linear layers."""
+    """A model's linear layers: their elements, and their bytes in the smallest format that holds them exactly."""
 
     num_in_layers: int
     num_in_output: int
+    num_bytes: int
 
 
 def weights_of(model: PreTrainedModel) -> Weights:
     """Count the weights of an untouched model."""
     output = model.get_output_embeddings()
     layers = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not output]
-    return Weights(sum(layer.weight.numel() for layer in layers), output.weight.numel())
+    num_bytes = sum(pack_exactly(layer.weight.detach()).size_bytes for layer in (*layers, output))
+    return Weights(sum(layer.weight.numel() for layer in layers), output.weight.numel(), num_bytes)
 
 
 def work_of(spec: ModelSpec, weights: Weights, *, num_cached: int, num_new: int) -> Work:
-    """Count weights (read once), keys and values (read once), and sums; float32, scores of one token only."""
+    """Count weights, keys and values (each read once) and sums in float32; scores of one token only."""
     num_tokens = num_cached + num_new
     kv_bytes = num_tokens * spec.kv_bytes_per_token(torch.float32)
     linear_flops = 2 * (weights.num_in_layers * num_new + weights.num_in_output)
     attention_flops = 4 * spec.num_layers * spec.num_heads * spec.head_dim * num_new * num_tokens
-    return Work(4 * (weights.num_in_layers + weights.num_in_output) + kv_bytes, linear_flops + attention_flops)
+    return Work(weights.num_bytes + kv_bytes, linear_flops + attention_flops)
 
 
 def floor_line(name: str, took_s: float, work: Work, hardware: Hardware) -> Line:
