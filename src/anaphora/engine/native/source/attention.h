@@ -15,6 +15,63 @@ constexpr int kTile = 64;        // keys of a tile
 constexpr int kQueries = 3;      // queries that are taken together
 constexpr int kMaxHeadDim = 256;
 
+constexpr int kTurnFrom = 12;   // queries from which on it pays to turn a tile of keys
+
+// turned[d][t] = keys[t][d] for t < num_keys, 0 behind. With keys side by side, scores need no sums across a vector.
+static inline void turn_tile(const float* keys, int head_dim, int num_keys, float (*turned)[kTile]) {
+  int t = 0;
+#if defined(__AVX2__)
+  for (; t + 8 <= num_keys; t += 8) {
+    for (int d = 0; d < head_dim; d += 8) {
+      __m256 in[8], mixed[8];
+      for (int i = 0; i < 8; ++i) in[i] = _mm256_loadu_ps(keys + (t + i) * head_dim + d);
+      for (int i = 0; i < 4; ++i) {
+        mixed[2 * i] = _mm256_unpacklo_ps(in[2 * i], in[2 * i + 1]);
+        mixed[2 * i + 1] = _mm256_unpackhi_ps(in[2 * i], in[2 * i + 1]);
+      }
+      for (int half = 0; half < 2; ++half) {
+        const __m256* m = mixed + 4 * half;
+        in[4 * half] = _mm256_shuffle_ps(m[0], m[2], 0x44);
+        in[4 * half + 1] = _mm256_shuffle_ps(m[0], m[2], 0xEE);
+        in[4 * half + 2] = _mm256_shuffle_ps(m[1], m[3], 0x44);
+        in[4 * half + 3] = _mm256_shuffle_ps(m[1], m[3], 0xEE);
+      }
+      for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(turned[d + i] + t, _mm256_permute2f128_ps(in[i], in[i + 4], 0x20));
+        _mm256_storeu_ps(turned[d + i + 4] + t, _mm256_permute2f128_ps(in[i], in[i + 4], 0x31));
+      }
+    }
+  }
+#endif
+  for (; t < num_keys; ++t) {
+    for (int d = 0; d < head_dim; ++d) turned[d][t] = keys[t * head_dim + d];
+  }
+  for (; t < kTile; ++t) {
+    for (int d = 0; d < head_dim; ++d) turned[d][t] = 0;
+  }
+}
+
+// The scores of a whole tile from keys that lie side by side.
+template <int Q>
+static inline void score_turned(const float* const* queries, const float (*turned)[kTile], int head_dim,
+                                float (*scores)[kTile]) {
+  constexpr int kVectors = 4;
+  for (int t = 0; t < kTile; t += kVectors * kWidth) {
+    Vec sums[Q][kVectors] = {};
+    for (int d = 0; d < head_dim; ++d) {
+      Vec query[Q];
+      for (int q = 0; q < Q; ++q) query[q] = all(queries[q][d]);
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec key = hold(turned[d] + t + v * kWidth);
+        for (int q = 0; q < Q; ++q) sums[q][v] += query[q] * key;
+      }
+    }
+    for (int q = 0; q < Q; ++q) {
+      for (int v = 0; v < kVectors; ++v) store(scores[q] + t + v * kWidth, sums[q][v]);
+    }
+  }
+}
+
 // scores[q][t] = queries[q] . keys[t] for t < num_keys.
 template <int Q>
 static inline void score_tile(const float* const* queries, const float* keys, int head_dim, int num_keys,
@@ -87,14 +144,20 @@ static inline void weigh(float* scores, int num_keys, float* largest_seen, float
   *total += sum(sums);
 }
 
+// `turned` is the tile of keys turned, or null.
 template <int Q>
-static inline void attend_tile(const float* const* queries, const float* keys, const float* values, int head_dim,
+static inline void attend_tile(const float* const* queries, const float* keys, const float (*turned)[kTile],
+                               const float* values, int head_dim,
                                const int* num_visible, float* largest_seen, float* totals, float* const* out) {
   alignas(64) float scores[Q][kTile];
   int num_keys = 0;
   for (int q = 0; q < Q; ++q) num_keys = std::max(num_keys, num_visible[q]);
   if (num_keys <= 0) return;
-  score_tile<Q>(queries, keys, head_dim, num_keys, scores);
+  if (turned != nullptr) {
+    score_turned<Q>(queries, turned, head_dim, scores);
+  } else {
+    score_tile<Q>(queries, keys, head_dim, num_keys, scores);
+  }
   for (int q = 0; q < Q; ++q) {
     const int visible = std::max(num_visible[q], 0);
     if (visible > 0) weigh(scores[q], visible, largest_seen + q, totals + q, out[q], head_dim);

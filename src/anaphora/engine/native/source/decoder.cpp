@@ -194,10 +194,13 @@ class StepRunner {
       partial_total_[answer(q)] = 0;
       std::memset(partial_out_.get() + answer(q) * head_dim, 0, sizeof(float) * head_dim);
     }
+    alignas(64) float turned[kMaxHeadDim][kTile];
+    const bool turns = num_queries >= kTurnFrom;
     for (int start = read.start; start < read.stop; start += kTile) {
       const float* keys = layer.keys + (slot + start) * head_dim;
       const float* values = layer.values + (slot + start) * head_dim;
       const int num_keys = std::min(kTile, read.stop - start);
+      if (turns) turn_tile(keys, head_dim, num_keys, turned);
       for (int first = 0; first < num_queries; first += kQueries) {
         const int taken = std::min(kQueries, num_queries - first);
         const float* queries[kQueries];
@@ -214,7 +217,7 @@ class StepRunner {
               run.causal_from == kAllVisible ? num_keys : std::min(num_keys, row + 1 - run.causal_from - start);
         }
         const auto tile = taken == 3 ? attend_tile<3> : taken == 2 ? attend_tile<2> : attend_tile<1>;
-        tile(queries, keys, values, head_dim, num_visible, peaks, totals, out);
+        tile(queries, keys, turns ? turned : nullptr, values, head_dim, num_visible, peaks, totals, out);
         for (int i = 0; i < taken; ++i) {
           partial_peak_[answer(first + i)] = peaks[i];
           partial_total_[answer(first + i)] = totals[i];
