@@ -1,6 +1,6 @@
 """Tenants: quotas with borrowing, and regions that they share without sharing what follows."""
 
-from small_words import BLUE, COMMON, GREEN, RED, Clock, cached, lease_of, read, store, tokens
+from small_words import BLUE, COMMON, GREEN, RED, SPACE, Clock, cached, lease_of, read, store, tokens
 
 from anaphora.core.cache import CacheLimits, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
@@ -73,6 +73,25 @@ def test_the_one_farthest_beyond_its_quota_loses_first():
     store(cache, "gg", space=GREEN)
     assert cached(cache, "redredrede", space=RED) == 8
     assert cached(cache, "bluebl", space=BLUE) == 6
+
+
+def test_it_does_not_matter_who_borrowed_first():
+    cache = make_cache(16, {"red": 2, "blue": 2, "green": 4})
+    store(cache, "redredrede", space=RED)
+    store(cache, "bluebl", space=BLUE)
+    store(cache, "gg", space=GREEN)
+    assert cached(cache, "redredrede", space=RED) == 8
+    assert cached(cache, "bluebl", space=BLUE) == 6
+
+
+def test_where_nobody_has_borrowed_who_is_nearest_to_its_quota_loses():
+    cache = make_cache(12, {"red": 4, "blue": 4, "green": 2})
+    store(cache, "redr", space=RED)
+    store(cache, "bl", space=BLUE)
+    lease_of(cache, "nobody", space=SPACE)
+    store(cache, "1", space=GREEN)
+    assert cached(cache, "redr", space=RED) == 3
+    assert cached(cache, "bl", space=BLUE) == 2
 
 
 def test_a_default_quota_is_of_each_tenant_that_is_not_named():
@@ -268,6 +287,16 @@ def test_what_is_shared_goes_last():
     cache.release(lease)
     cache.check()
     assert cached(cache, SYSTEM, space=RED) == 0
+
+
+def test_what_is_shared_goes_after_what_is_far_within_a_quota():
+    cache = sharing_cache(20, quotas={"red": 16, "blue": 2})
+    store(cache, SYSTEM, space=BLUE)
+    store(cache, "r", space=RED)
+    lease_of(cache, "nobodys lea.", space=SPACE)
+    store(cache, "b", space=BLUE)
+    assert cached(cache, "r", space=RED) == 0
+    assert cached(cache, SYSTEM, space=BLUE) == len(SYSTEM)
 
 
 def test_what_is_shared_counts_against_no_tenants_quota_but_comes_out_of_what_the_quotas_leave():
