@@ -9,7 +9,7 @@ from server_world import METRICS_KEY, MODEL, Server, running_server
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    keys = json.dumps({"red-key": "red", "blue-key": "blue"})
+    keys = json.dumps({f"{tenant}-key": tenant for tenant in ("red", "blue", "green")})
     flags = ("--api-keys", keys, "--metrics-key", METRICS_KEY, "--max-body-bytes", "200kB", "--served-name", MODEL)
     yield from running_server(*flags)
 

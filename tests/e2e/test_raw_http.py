@@ -145,11 +145,11 @@ def test_one_tenants_prefix_never_counts_for_another(server: Server, path: str) 
         reused, prompt = (int(reply.headers[f"x-anaphora-{name}-tokens"]) for name in ("reused", "prompt"))
         usage = reply.json()["usage"]
         told = usage.get("cache_read_input_tokens", usage.get("prompt_tokens_details", {}).get("cached_tokens"))
-        assert told == reused
+        assert told <= reused  # a hosted contract may count less as read than was reused, never more
         return prompt - reused, reused
 
     opening = 15  # tokens: the template's, and the path
     with connected(server) as connection:
-        for key in ("red-key", "blue-key"):
+        for key in ("red-key", "green-key"):
             assert ask(key, connection)[1] <= opening
             assert ask(key, connection)[0] == 1
