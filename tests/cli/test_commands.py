@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -54,6 +55,13 @@ def test_wrong_setting_is_one_line_and_no_traceback() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("anaphora: port (set in --port): ")
     assert done.stderr.count("\n") == 1
+
+
+def test_output_that_is_a_file_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    done = CliRunner().invoke(cli.app, ["bench", "--output", str(tmp_path / "taken")], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "is a file" in done.output
 
 
 def server(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:

@@ -13,6 +13,8 @@ Model = Annotated[
     str | None, typer.Option(help="A named model, a folder, a .gguf file or a hub id.", show_default=False)
 ]
 
+Output = Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.", file_okay=False)]
+
 
 def _settings(model: str | None) -> Settings:
     return load_settings({"model": model})
@@ -24,7 +26,7 @@ def main(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs: under a minute, rough.")] = False,
     floor: Annotated[bool, typer.Option("--floor", help="Also compare with what the hardware can do.")] = False,
-    output: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench-results"),
+    output: Output = Path("bench-results"),
     model: Model = None,
 ) -> None:
     """Compare hits with cold runs and with plain Transformers, side by side in one run.
@@ -80,7 +82,7 @@ def core() -> None:
 def growth(
     *,
     largest: Annotated[int, typer.Option(help="Most cached tokens.", min=10_000)] = 10_000_000,
-    output: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench-results"),
+    output: Output = Path("bench-results"),
 ) -> None:
     """Measure the index from 10 thousand to 10 million cached tokens: time for each operation, memory for each token.
 
