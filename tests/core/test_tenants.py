@@ -223,6 +223,23 @@ def test_a_region_may_open_with_another():
     assert cached(cache, SYSTEM + "TOOLS z", space=GREEN) == len(SYSTEM + "TOOLS ")
 
 
+def test_what_others_have_below_a_shorter_region_does_not_show_in_a_longer_one():
+    cache = sharing_cache()
+    cache.share(COMMON, tokens(SYSTEM + "TOOLS "))
+    store(cache, SYSTEM + "x", space=RED)
+    match = cache.peek(BLUE, tokens(SYSTEM + "TOOLS y"))
+    assert (match.num_tokens, match.diverged) == (len(SYSTEM), False)
+
+
+def test_the_end_of_a_region_stays_a_node_of_its_own():
+    cache = sharing_cache()
+    cache.share(COMMON, tokens(SYSTEM + "TOOLS "))
+    store(cache, SYSTEM + "x", space=RED)
+    store(cache, SYSTEM + "TOOLS ", space=BLUE)
+    assert cached(cache, SYSTEM + "TOOLS ", space=RED) == len(SYSTEM + "TOOLS ")
+    assert cached(cache, SYSTEM + "x", space=RED) == len(SYSTEM) + 1
+
+
 def test_a_region_is_shared_while_it_is_being_published():
     cache = sharing_cache()
     text = tokens(SYSTEM + "red")

@@ -472,7 +472,6 @@ MUTANTS = (
         "beyond",
         "the region does not count as matched",
     ),
-    Mutant("forest.py", "if not graft.is_cleared]", "]", "a cleared graft is cleared again"),
     Mutant(
         "index.py",
         "num_tokens or bool(node.children)",

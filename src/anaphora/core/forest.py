@@ -81,7 +81,7 @@ class Forest:
         for root in hidden:
             del self.roots[root.namespace]
         if namespace is not None:
-            hidden += [graft for graft in self._grafts.get(namespace, ()) if not graft.is_cleared]
+            hidden += self._grafts.get(namespace, ())
         return hidden
 
     def check(self, found: set[Node]) -> None:
