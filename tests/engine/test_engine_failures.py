@@ -189,6 +189,30 @@ def test_fault_between_steps_costs_the_requests_in_flight_and_not_the_engine(
         check_is_idle(engine)
 
 
+def test_failed_integrity_check_empties_the_cache_and_serving_goes_on(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompt = random_tokens(rng, 40).tolist()
+    checked = threading.Event()
+    with small_engine("llama") as engine:
+        cache = engine._stepper.cache
+
+        def failing() -> None:
+            monkeypatch.undo()
+            checked.set()
+            raise AssertionError("a count that is wrong")
+
+        monkeypatch.setattr(cache, "check", failing)
+        first = engine.generate(prompt, FIXED)
+        assert checked.wait(timeout=60), "an idle engine checks its cache"
+        second = engine.generate(prompt, FIXED)
+        assert second.completions[0].token_ids == first.completions[0].token_ids
+        assert second.receipt.num_reused_tokens == 0
+        assert engine.generate(prompt, FIXED).receipt.num_reused_tokens == len(prompt) - 1
+        assert engine.stats().num_failed_checks == 1
+    assert "failed its integrity check" in caplog.text
+
+
 def test_abort_while_waiting_in_prefill_and_in_decode(rng: np.random.Generator) -> None:
     cold, hand = cold_copy("llama"), ByHand("llama", max_step_tokens=8, max_sequences=2)
     prompts = [random_tokens(rng, n) for n in (4, 40, 10)]

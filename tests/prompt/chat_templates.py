@@ -35,6 +35,14 @@ TOOLS = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# As Qwen's thinking models, but for every turn: kept reasoning stands in front of the answer it led to.
+THINKING = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.reasoning_content %}{{ '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}{% endif %}"
+    "{{ message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% endif %}"
+)
+
 # As Gemma's: no system role, strict alternation, text stripped.
 STRICT = (
     "{{ '<bos>' }}{% for message in messages %}{% if message.role == 'system' %}"

@@ -4,11 +4,11 @@ Method: short forms of real templates and a tokenizer of one token per character
 """
 
 import pytest
-from chat_templates import CHATML, STRICT, TOOLS, renderer
+from chat_templates import CHATML, STRICT, THINKING, TOOLS, renderer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.prompt.canonical import Message, Prompt, Text, Tool, ToolChoice, ToolResult, ToolUse
+from anaphora.prompt.canonical import Message, Prompt, Text, Thinking, Tool, ToolChoice, ToolResult, ToolUse
 from anaphora.prompt.render import Rendered
 
 WEATHER = Tool(
@@ -120,6 +120,25 @@ def test_next_turn_extends_prompt_and_reply_byte_for_byte(source: str | None) ->
     assert second.text.startswith(first.text.removesuffix("model\n" if source == STRICT else ""))
     if source != STRICT:
         assert second.text.startswith(first.text + answer)
+
+
+def test_reasoning_that_comes_back_is_rendered_as_it_was_generated() -> None:
+    thought = (Thinking("It is a greeting.", "messages[1].content[0]"), Text("Hello.", "messages[1].content[1]"))
+    answered = (said("user", "Hi"), Message("assistant", thought, "messages[1]"))
+    asked = renderer(THINKING).render(Prompt(messages=answered[:1])).text
+    later = renderer(THINKING).render(Prompt(messages=(*answered, said("user", "Bye", 2))))
+    assert later.text.startswith(asked + "<think>\nIt is a greeting.\n</think>\n\nHello.<|im_end|>\n")
+    assert text_of(later, "messages[1].content[0]") == ["It is a greeting."]
+
+
+def test_reasoning_that_a_template_does_not_know_changes_nothing() -> None:
+    thinking = Message("assistant", (Thinking("hm", "m.0"), Text("Hello.", "m.1")), "messages[1]")
+    plain = Message("assistant", (Text("Hello.", "m.1"),), "messages[1]")
+    with_it, without = (
+        renderer(CHATML).render(Prompt(messages=(said("user", "Hi"), answer, said("user", "Bye", 2)))).text
+        for answer in (thinking, plain)
+    )
+    assert with_it == without
 
 
 def test_tools_unknown_to_the_template_open_the_system_text() -> None:
