@@ -62,11 +62,20 @@ def test_memory_is_measured_on_a_full_pool_that_evicts(pair: Pair) -> None:
 
 def _asked(text: list[str]) -> tuple[list[anaphora.bench.demo.Answered], list[float]]:
     loaded = random_model("llama", max_context=4096)
-    tape = ScoreTape(loaded.model)
-    with Engine(loaded, EngineSettings(kv_pool_bytes=4 * 2**20)) as engine:
+    tape = ScoreTape()
+    with Engine(loaded, EngineSettings(kv_pool_bytes=4 * 2**20), wrap=tape.over) as engine:
         answers = ask(engine, tape, questions=("One?", "Two?"), say=text.append, num_system_tokens=600)
     untouched = random_model("llama", max_context=4096)
     return answers, [difference(answer, untouched) for answer in answers]
+
+
+def test_tape_keeps_no_engine_from_the_native_kernels() -> None:
+    with_tape: list[str] = []
+    without: list[str] = []
+    for lines, wrap in ((with_tape, {"wrap": ScoreTape().over}), (without, {})):
+        with Engine(random_model("llama"), EngineSettings(kv_pool_bytes=4 * 2**20), **wrap) as engine:
+            lines += engine.start_up_lines
+    assert with_tape == without
 
 
 def test_demo_reuses_the_system_prompt_and_its_scores_are_those_of_a_full_recompute() -> None:

@@ -1,12 +1,13 @@
 """The main job in one minute: two questions over one long system prompt, and proof that the second is still right."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -20,7 +21,9 @@ from anaphora.engine.models.loading import load_model
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.passing_thread import in_passing_thread
 from anaphora.engine.request import Receipt, Sampling
+from anaphora.engine.runner import Runner
 from anaphora.engine.settings import EngineSettings
+from anaphora.engine.step import StepPlan
 
 QUESTIONS = ("Can I return a lens after two weeks?", "When is the store open?")
 SYSTEM_TOKENS = 2000
@@ -44,14 +47,28 @@ class Answered:
 
 
 class ScoreTape:
-    """Keeps the scores that a model answers, one row for each of its forward passes."""
+    """Keeps the scores that an engine's steps end with, one row for each step. Put it in with `Engine(wrap=tape.over)`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self) -> None:
         self.rows: list[Tensor] = []
-        model.register_forward_hook(self._record)
+        self._runner: Runner | None = None
 
-    def _record(self, module: Any, inputs: Any, output: Any) -> None:
-        self.rows.append(output.logits[0, -1].clone())
+    def over(self, runner: Runner) -> Runner:
+        """Stand between an engine and its runner."""
+        self._runner = runner
+        return self
+
+    def run(self, tokens: NDArray[Any], positions: NDArray[Any], plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
+        """See `Runner.run`."""
+        assert self._runner is not None, "the tape was put over no runner"
+        logits = self._runner.run(tokens, positions, plan, logit_rows)
+        self.rows.append(logits[-1].clone())
+        return logits
+
+    def forget(self, sequence_id: int) -> None:
+        """See `Runner.forget`."""
+        assert self._runner is not None, "the tape was put over no runner"
+        self._runner.forget(sequence_id)
 
 
 def show_demo(model: str, *, cache_dir: Path | None) -> bool:
@@ -59,8 +76,8 @@ def show_demo(model: str, *, cache_dir: Path | None) -> bool:
     console = Console()
     folder = cache_dir or default_cache_dir()
     loaded = in_passing_thread(lambda: load_model(model, cache_dir=folder, device=torch.device("cpu")))
-    tape = ScoreTape(loaded.model)
-    with in_passing_thread(lambda: Engine(loaded, EngineSettings())) as engine:
+    tape = ScoreTape()
+    with in_passing_thread(lambda: Engine(loaded, EngineSettings(), cache_dir=folder, wrap=tape.over)) as engine:
         for line in engine.start_up_lines:
             console.print(line, highlight=False, soft_wrap=True)
         console.print(f"\nTwo questions over one system prompt, a store's handbook of {SYSTEM_TOKENS:,} tokens.\n")

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as AbstractSequence
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,18 @@ class Engine:
     """One model, its cache, and the thread that runs it. Close it, or use it as a context manager."""
 
     def __init__(
-        self, loaded: LoadedModel, settings: EngineSettings = DEFAULT_SETTINGS, *, cache_dir: Path | None = None
+        self,
+        loaded: LoadedModel,
+        settings: EngineSettings = DEFAULT_SETTINGS,
+        *,
+        cache_dir: Path | None = None,
+        wrap: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
         """Set up the pool, test that the model can be cached exactly, and start the engine's thread.
 
         Takes the model over: its attention and linear layers are replaced. `cache_dir` is where compiled kernels are
-        kept (default: the user's cache folder).
+        kept (default: the user's cache folder). `wrap` may put something between the engine and what runs its steps,
+        to look at them: hooks on the model would keep the native kernels from it.
         Raises: SettingsError.
         """
         self.settings = settings
@@ -80,7 +86,7 @@ class Engine:
         self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=chosen.refusal)
         self._num_slots = num_slots
         self._shared = shared_namespace_of(model_digest=self.spec.digest)
-        self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), chosen.runner)
+        self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), wrap(chosen.runner))
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
         self.start_up_lines = (*self._describe(), chosen.kernels)
         self._loop = EngineLoop(self._stepper, num_threads=settings.num_threads, clock=time.monotonic)
