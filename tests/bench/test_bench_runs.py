@@ -70,11 +70,11 @@ def _asked(text: list[str]) -> tuple[list[anaphora.bench.demo.Answered], list[fl
 
 
 def test_tape_keeps_no_engine_from_the_native_kernels() -> None:
-    with_tape: list[str] = []
-    without: list[str] = []
-    for lines, wrap in ((with_tape, {"wrap": ScoreTape().over}), (without, {})):
-        with Engine(random_model("llama"), EngineSettings(kv_pool_bytes=4 * 2**20), **wrap) as engine:
-            lines += engine.start_up_lines
+    settings = EngineSettings(kv_pool_bytes=4 * 2**20)
+    with Engine(random_model("llama"), settings, wrap=ScoreTape().over) as engine:
+        with_tape = engine.start_up_lines
+    with Engine(random_model("llama"), settings) as engine:
+        without = engine.start_up_lines
     assert with_tape == without
 
 

@@ -47,7 +47,10 @@ class Answered:
 
 
 class ScoreTape:
-    """Keeps the scores that an engine's steps end with, one row for each step. Put it in with `Engine(wrap=tape.over)`."""
+    """Keeps the scores that an engine's steps end with, one row for each step.
+
+    Goes in with `Engine(loaded, settings, wrap=tape.over)`.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Tensor] = []
