@@ -14,9 +14,9 @@ from anaphora.errors import SettingsError
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "": "dim"}
 
 
-def table_of(lines: Sequence[Line], machine: Machine) -> Table:
+def table_of(lines: Sequence[Line], machine: Machine, *, title: str = "Ratios of medians from one run") -> Table:
     """Lay the lines out: value, target, verdict, and the numbers behind each."""
-    table = Table(title="Ratios of medians from one run", caption=machine.stamp, title_justify="left")
+    table = Table(title=title, caption=machine.stamp, title_justify="left")
     table.add_column("what", overflow="fold")
     for heading in ("value", "target", ""):
         table.add_column(heading, justify="right", no_wrap=True)

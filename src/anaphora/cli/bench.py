@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from anaphora.cli.load import load
 from anaphora.config import Settings, load_settings
 
 app = typer.Typer(invoke_without_command=True)
+app.command()(load)
 
 Model = Annotated[
     str | None, typer.Option(help="A named model, a folder, a .gguf file or a hub id.", show_default=False)
