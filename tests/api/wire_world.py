@@ -27,6 +27,8 @@ EXTENSION = {
     "computed_tokens": 6,
     "written_tokens": 8,
     "generated_tokens": 3,
+    "kept_tokens": 0,
+    "retention": "none",
     "source": "device",
     "stop_reason": "diverged",
     "queue_ms": 1.0,

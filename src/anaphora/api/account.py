@@ -83,6 +83,8 @@ def _entry(receipt: Receipt) -> dict[str, Any]:
         "computed_tokens": receipt.num_computed_tokens,
         "written_tokens": receipt.num_written_tokens,
         "generated_tokens": receipt.num_generated_tokens,
+        "kept_tokens": receipt.num_kept_tokens,
+        "retention": receipt.retention,
         "source": receipt.source,
         "stop_reason": receipt.stop_reason,
         "queue_ms": _milliseconds(receipt.queue_time_s),

@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 
 from anaphora.api.anthropic_marks import MarkedPrompt
 from anaphora.api.openai_marks import KeyedPrompt
+from anaphora.contract.anthropic import LIFETIMES as ANTHROPIC_LIFETIMES
 from anaphora.contract.anthropic import AnthropicBill, AnthropicLedger, Reckoning
 from anaphora.contract.layout import Levels, Scope, scope_of
 from anaphora.contract.openai import (
+    LIFETIMES,
+    LONG_RETENTION,
+    LONG_RETENTION_S,
     BreakpointLedger,
     BreakpointReckoning,
     BreakpointRules,
@@ -31,7 +35,7 @@ from anaphora.contract.openai import (
 )
 from anaphora.contract.prices import Cost, Price, PriceBook, Tokens, cost_of
 from anaphora.contract.profiles import Profile
-from anaphora.engine.request import Receipt, Tenant
+from anaphora.engine.request import Keep, Receipt, Tenant
 
 Bill = AnthropicBill | OpenAIBill
 
@@ -63,6 +67,7 @@ class Tab:
     reckonings: tuple[AnyReckoning, ...]
     publish: Callable[[int], None]  # the engine request with this number has begun to answer
     price: Price | None = None
+    keep: tuple[Keep, ...] = ()  # what the request's marks ask the engine to hold on to
 
     def only(self, numbers: Sequence[int]) -> "Tab":
         """The tab of some of the engine requests."""
@@ -118,7 +123,11 @@ class Contracts:
         """Reckon a Messages request that started at `started_s`."""
         scope = scope_of("anthropic", tenant, model)
         reckoning = self._anthropic.reckon(marked.layout, marked.breakpoints, scope=scope, now_s=started_s)
-        return self._tab(model, [reckoning], lambda _: self._anthropic.publish(reckoning))
+        keep = [
+            Keep(marked.layout.blocks[mark.block_index].end, ANTHROPIC_LIFETIMES[mark.ttl])
+            for mark in marked.breakpoints
+        ]
+        return self._tab(model, [reckoning], lambda _: self._anthropic.publish(reckoning), keep)
 
     def open_chat(
         self, keyed: KeyedPrompt, tokens: NDArray[np.int32], tenant: Tenant, model: str, *, started_s: float
@@ -129,7 +138,8 @@ class Contracts:
             return self._open_tokens([tokens], (keyed.options, keyed.levels), tenant, model, started_s=started_s)
         scope = scope_of("openai", tenant, model)
         reckoning = ledger.reckon(keyed.layout, keyed.options, scope=scope, now_s=started_s)
-        return self._tab(model, [reckoning], lambda _: ledger.publish(reckoning))
+        keep = [Keep(block.end, LIFETIMES[block.ttl]) for block in keyed.layout.blocks if block.ttl is not None]
+        return self._tab(model, [reckoning], lambda _: ledger.publish(reckoning), keep)
 
     def open_texts(self, prompts: Sequence[NDArray[np.int32]], tenant: Tenant, model: str, *, started_s: float) -> Tab:
         """Reckon a Completions request, which has no say in caching. Where breakpoints count it caches nothing."""
@@ -145,21 +155,29 @@ class Contracts:
         started_s: float,
     ) -> Tab:
         ledger, (options, levels) = self._steps, said
+        is_long = options.retention == LONG_RETENTION and len(prompts) == 1
+        keep = [Keep(len(prompts[0]), LONG_RETENTION_S)] if is_long else []
         if ledger is None:
             is_measured = self._breakpoints is None
             reckonings = [
                 _Measured(len(tokens)) if is_measured else BreakpointReckoning(len(tokens), 0) for tokens in prompts
             ]
-            return self._tab(model, reckonings, lambda _: None)
+            return self._tab(model, reckonings, lambda _: None, keep)
         scope = Scope(scope_of("openai", tenant, model) + levels.tools)
         counted = [ledger.reckon(tokens, options, scope=scope, now_s=started_s) for tokens in prompts]
-        return self._tab(model, counted, lambda number: ledger.publish(counted[number]))
+        return self._tab(model, counted, lambda number: ledger.publish(counted[number]), keep)
 
-    def _tab(self, model: str, reckonings: Sequence[AnyReckoning], publish: Callable[[int], None]) -> Tab:
+    def _tab(
+        self,
+        model: str,
+        reckonings: Sequence[AnyReckoning],
+        publish: Callable[[int], None],
+        keep: Sequence[Keep] = (),
+    ) -> Tab:
         price = None
         if self._prices is not None:
             price = self._prices.price(self.profile.priced_as or model, datetime.now(UTC))
-        return Tab(self.profile.name, tuple(reckonings), publish, price)
+        return Tab(self.profile.name, tuple(reckonings), publish, price, tuple(one for one in keep if one.num_tokens))
 
 
 def tokens_of(bill: Bill) -> Tokens:

@@ -11,6 +11,7 @@ from anaphora.api.wire import refuse, want_object, want_text
 from anaphora.contract.layout import Layout, Levels
 from anaphora.contract.openai import (
     LIFETIMES,
+    LONG_RETENTION,
     BreakpointRules,
     CacheOptions,
     MeasuredRules,
@@ -72,11 +73,13 @@ def responses_words(body: Mapping[str, Any], items: Sequence[Item]) -> CacheWord
 def keyed_prompt(words: CacheWords, prompt: Prompt, rendered: Rendered, rules: OpenAIRules) -> KeyedPrompt:
     """The cache options of a request that has been read and rendered.
 
-    Where every reused token counts they mean nothing, and are left alone.
+    Where every reused token counts they mean nothing for the usage, and are left alone; a long retention is a wish that
+    the engine may still grant.
     Raises: RequestError for options the rules don't know, by path.
     """
     if isinstance(rules, MeasuredRules):
-        return KeyedPrompt(CacheOptions(), Levels(), None)
+        wished = words.body.get("prompt_cache_retention")
+        return KeyedPrompt(CacheOptions(retention=wished if wished == LONG_RETENTION else None), Levels(), None)
     check_retention(_optional(words.body, "prompt_cache_retention"), rules)
     options, levels = _options(words), Levels(tools=prefix_settings(words.settings))
     if not isinstance(rules, BreakpointRules):

@@ -15,7 +15,7 @@ from anaphora.api.openai_completions import PromptText, TextOrTokens
 from anaphora.api.replay import HandedOut, ReplayMemory
 from anaphora.api.source import Source
 from anaphora.engine.engine import Engine
-from anaphora.engine.request import GenerationRequest, RequestId, Sampling, Tenant
+from anaphora.engine.request import GenerationRequest, Keep, RequestId, Sampling, Tenant
 from anaphora.engine.stats import EngineStats
 from anaphora.engine.stream import Stream
 from anaphora.errors import AnaphoraError, RequestError
@@ -99,7 +99,7 @@ class Serving:
             calls = CallReading(names, rendered.opening, is_single=not prompt.tool_choice.parallel)
         reader = AnswerReader(sampling.num_sequences, calls, _ids(call_prefix))
         try:
-            stream = self._submit(rendered.tokens, sampling, asker, 0)
+            stream = self._submit(rendered.tokens, sampling, asker, keep=() if tab is None else tab.keep)
         except RequestError as error:
             error.field = _CHAT_FIELDS.get(error.field or "", error.field)
             raise
@@ -113,7 +113,7 @@ class Serving:
         streams: list[Stream] = []
         try:
             for index, prompt in enumerate(prompts):
-                streams.append(self._submit(prompt.tokens, sampling, asker, index))
+                streams.append(self._submit(prompt.tokens, sampling, asker, index=index))
         except AnaphoraError:
             for stream in streams:
                 stream.abort()
@@ -134,10 +134,13 @@ class Serving:
                     self._memory.remember(tenant, _handed_out(pieces[event.sequence_index]), event.generated)
                 yield event
 
-    def _submit(self, tokens: object, sampling: Sampling, asker: Asker, index: int) -> Stream:
+    def _submit(
+        self, tokens: object, sampling: Sampling, asker: Asker, *, index: int = 0, keep: tuple[Keep, ...] = ()
+    ) -> Stream:
         assert isinstance(tokens, np.ndarray)
         request_id = RequestId(f"{asker.response_id}-{index}" if index else asker.response_id)
-        return self._engine.submit(GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s))
+        request = GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s, keep)
+        return self._engine.submit(request)
 
 
 def new_id(prefix: str) -> str:

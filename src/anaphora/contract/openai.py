@@ -31,7 +31,8 @@ from anaphora.errors import RequestError
 
 LIFETIMES: Mapping[str, float] = {"30m": 1800.0, "12h": 43200.0}
 RETENTIONS = ("in_memory", "24h")
-_DAY_S = 86400.0
+LONG_RETENTION = "24h"
+LONG_RETENTION_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ class StepLedger:
         num_live = next((n for n in range(len(keys), 0, -1) if self._entries.is_live(keys[n - 1], now_s)), 0)
         cached = _floored((self._first_step + num_live - 1) * self.rules.step, self.rules) if num_live else 0
         is_short = (options.retention or self.rules.default_retention) == "in_memory"
-        lifetime_s = self.rules.in_memory_idle_s if is_short else _DAY_S
+        lifetime_s = self.rules.in_memory_idle_s if is_short else LONG_RETENTION_S
         limit_s = self.rules.in_memory_limit_s if is_short else float("inf")
         writes = tuple(Write(key, lifetime_s, now_s, limit_s) for key in keys if not self._entries.is_live(key, now_s))
         reads = tuple(key for key in keys if self._entries.is_live(key, now_s))
