@@ -5,6 +5,7 @@ Method: real processes and sockets on this machine; only counts and kinds are lo
 
 import asyncio
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from anaphora.bench.load.calls import Ask, Failed
 from anaphora.bench.load.client import Target, open_http, send
-from anaphora.bench.load.servers import ServeSetting, running_server, setting_from
+from anaphora.bench.load.servers import ServeSetting, ended_in_order, running_server, setting_from
 from anaphora.bench.load.wires import Chat
 from anaphora.cli.main import app
 from anaphora.errors import SettingsError
@@ -102,6 +103,14 @@ def test_a_server_that_does_not_start_says_why() -> None:
         running_server(ServeSetting("broken", ("--policy", "nonsense"))),
     ):
         pass
+
+
+def test_a_run_that_is_told_to_end_leaves_in_order() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as leaving, ended_in_order():
+        signal.raise_signal(signal.SIGTERM)
+    assert leaving.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_settings_of_servers_are_a_name_and_flags() -> None:

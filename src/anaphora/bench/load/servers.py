@@ -1,6 +1,7 @@
 """Our own server as a process of its own, on a free port of this machine."""
 
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,19 @@ def setting_from(text: str) -> ServeSetting:
     if not name.strip() or name.strip().startswith("-"):
         raise SettingsError(f"--serve {text!r} has no name. One that has: --serve 'off=--no-cache'.")
     return ServeSetting(name.strip(), tuple(shlex.split(flags)))
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Let a SIGTERM leave through every `finally`, so that no server outlives the run that started it.
+
+    For the main thread. What was set for the signal before is set again afterwards.
+    """
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

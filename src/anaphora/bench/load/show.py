@@ -16,7 +16,7 @@ from anaphora.bench.load.cases import CASES, PLAIN, Case, Size, failure_lines
 from anaphora.bench.load.client import Target, models_at, open_http, send
 from anaphora.bench.load.drive import Progress, drive
 from anaphora.bench.load.material import Material, load_material
-from anaphora.bench.load.servers import running_server, setting_from
+from anaphora.bench.load.servers import ended_in_order, running_server, setting_from
 from anaphora.bench.load.wires import Wire, wire_named
 from anaphora.bench.load.workloads import Brief, user
 from anaphora.bench.machine import this_machine
@@ -59,7 +59,7 @@ class Wishes:
 def show_load(wishes: Wishes, *, output: Path) -> bool:
     """Run it, print the tables, write the files; answer whether all targets were met and every server answered."""
     console = Console()
-    with console.status("") as status:
+    with ended_in_order(), console.status("") as status:
         report = run_load(wishes, progress=lambda doing: status.update(f"{doing[:1].upper()}{doing[1:]}"))
     console.print(*reports.tables_of(report), sep="\n")
     if report.lines:
