@@ -1,0 +1,261 @@
+"""Name why the second of two prompts missed where it did: one reason, the first that holds.
+
+scope        model, tenant, ... differ: nothing can be shared
+tools        added | removed | reordered | edited
+messages     history truncated | reasoning dropped | a message inserted
+text         white space | key order | time | date | uuid | nonce | number | grew | cut | other words
+template     no part differs, yet the text does: a role, the way tools are called
+"""
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from anaphora.explain.divergence import Divergence, common_length, diverge, texts_by_path
+from anaphora.explain.volatile import VolatileKind, find_volatile
+from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
+from anaphora.prompt.render import Rendered
+
+Reason = Literal[
+    "none",
+    "scope_changed",
+    "tool_added",
+    "tool_removed",
+    "tools_reordered",
+    "tool_edited",
+    "history_truncated",
+    "reasoning_dropped",
+    "message_inserted",
+    "message_removed",
+    "part_added",
+    "part_removed",
+    "whitespace",
+    "unicode_form",
+    "key_order",
+    "json_spacing",
+    "time",
+    "date",
+    "uuid",
+    "nonce",
+    "number",
+    "text_grew",
+    "text_cut",
+    "text_changed",
+    "template",
+]
+
+SAYS: Mapping[Reason, str] = MappingProxyType(
+    {
+        "none": "Nothing differs: one prompt goes on where the other ends.",
+        "scope_changed": "The requests go to different caches, whatever they say.",
+        "tool_added": "A tool was added.",
+        "tool_removed": "A tool was removed.",
+        "tools_reordered": "The same tools stand in another order.",
+        "tool_edited": "A tool's description or schema was edited.",
+        "history_truncated": "Earlier messages were dropped from the history.",
+        "reasoning_dropped": "Reasoning that an earlier answer carried was left out.",
+        "message_inserted": "A message was put between those of the history.",
+        "message_removed": "A message was taken out of the history.",
+        "part_added": "A part was added.",
+        "part_removed": "A part was left out.",
+        "whitespace": "Only white space differs.",
+        "unicode_form": "The same characters are encoded in another Unicode form.",
+        "key_order": "The same JSON was written with its keys in another order.",
+        "json_spacing": "The same JSON was written with other spacing or escapes.",
+        "time": "A time differs.",
+        "date": "A date differs.",
+        "uuid": "A UUID differs.",
+        "nonce": "A random id differs.",
+        "number": "A number differs, and nothing else.",
+        "text_grew": "Text was added to the end of a part.",
+        "text_cut": "The end of a part was cut off.",
+        "text_changed": "The text differs.",
+        "template": "No part differs, but what the chat template writes does: a role, or how tools may be called.",
+    }
+)
+
+_MOVE = "Move it behind everything that stays the same, into the last user message."
+_KEEP = "Keep earlier messages as they were sent, and append."
+ADVICE: Mapping[Reason, str] = MappingProxyType(
+    {
+        "scope_changed": "Keep to one model and one key for requests that should share.",
+        "tool_added": "Send all tools from the first call on, and choose among them with tool_choice.",
+        "tool_removed": "Keep sending all tools, and choose among them with tool_choice.",
+        "tools_reordered": "Sort tools by name before sending them.",
+        "tool_edited": "Write a tool's description and schema once, and put what changes into a message.",
+        "history_truncated": "Drop history seldom and much at once, behind a part that stays.",
+        "reasoning_dropped": "Send reasoning back as it came, or leave it out from the first turn on.",
+        "message_inserted": _KEEP,
+        "message_removed": _KEEP,
+        "whitespace": "Build the text in one place, so that it comes out the same byte for byte.",
+        "unicode_form": "Normalise text once, before it is first sent.",
+        "key_order": "Write JSON with sorted keys.",
+        "json_spacing": "Write JSON with one set of separators and escapes.",
+        "time": _MOVE,
+        "date": _MOVE,
+        "uuid": _MOVE,
+        "nonce": _MOVE,
+        "number": _MOVE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two requests. `scope`: settings that keep caches apart, by name: model, tenant, adapter."""
+
+    prompt: Prompt
+    rendered: Rendered
+    scope: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why the second request could not reuse more of the first."""
+
+    reason: Reason
+    where: str  # "system", "tools[2]", "messages[3].content[0]", the name of a setting; "" where nothing differs
+    num_reused: int  # tokens that both open with
+    num_tokens: int  # of the second
+    divergence: Divergence | None = None
+
+    @property
+    def says(self) -> str:
+        return SAYS[self.reason]
+
+    @property
+    def advice(self) -> str:
+        """What to change, or nothing where the change is likely to be meant."""
+        return ADVICE.get(self.reason, "")
+
+
+def explain(first: Side, second: Side) -> Explanation:
+    """Why the second request reuses as much of the first as it does, and no more.
+
+    Cost: one pass over tokens and parts, and one over the text of the part that differs.
+    """
+    num_tokens = len(second.rendered.tokens)
+    names = sorted({*first.scope, *second.scope})
+    changed = next((name for name in names if first.scope.get(name) != second.scope.get(name)), None)
+    if changed is not None:
+        return Explanation("scope_changed", changed, 0, num_tokens, diverge(first.rendered, second.rendered))
+    divergence = diverge(first.rendered, second.rendered)
+    if divergence is None:
+        return Explanation("none", "", common_length(first.rendered, second.rendered), num_tokens)
+    found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, divergence)
+    if divergence.path is None:
+        return found
+    return replace(found, reason=_reason(first, second, divergence))
+
+
+def text_reason(old: str, new: str) -> Reason:
+    """How one text became the other."""
+    if "".join(old.split()) == "".join(new.split()):
+        return "whitespace"
+    if unicodedata.normalize("NFC", old) == unicodedata.normalize("NFC", new):
+        return "unicode_form"
+    if (same := _json_reason(old, new)) is not None:
+        return same
+    at = next((index for index, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    if (kind := _volatile_reason(old, new, at)) is not None:
+        return kind
+    if at is None:
+        return "text_grew" if len(new) > len(old) else "text_cut"
+    return "text_changed"
+
+
+def _reason(first: Side, second: Side, divergence: Divergence) -> Reason:
+    path = divergence.path or ""
+    if path.startswith("tools"):
+        return _tools_reason(first.prompt.tools, second.prompt.tools, path)
+    message_reason = _messages_reason(first.prompt.messages, second.prompt.messages, path)
+    if message_reason is not None:
+        return message_reason
+    old = texts_by_path(first.rendered).get(path)
+    new = texts_by_path(second.rendered).get(path)
+    if old is None or new is None:
+        return "part_added" if old is None else "part_removed"
+    return "template" if old == new else text_reason(old, new)
+
+
+def _tools_reason(old: Sequence[Tool], new: Sequence[Tool], path: str) -> Reason:
+    old_names, new_names = [tool.name for tool in old], [tool.name for tool in new]
+    if old_names != new_names:
+        if sorted(old_names) == sorted(new_names):
+            return "tools_reordered"
+        return "tool_added" if set(new_names) - set(old_names) else "tool_removed"
+    before = next((tool for tool in old if tool.path == path), None)
+    after = next((tool for tool in new if tool.path == path), None)
+    if before is None or after is None:
+        return "tool_edited"
+    if before.description != after.description:
+        reason = text_reason(before.description, after.description)
+        return "tool_edited" if reason in ("text_changed", "text_grew", "text_cut", "number") else reason
+    return _json_reason(before.schema, after.schema) or "tool_edited"
+
+
+def _messages_reason(old: Sequence[Message], new: Sequence[Message], path: str) -> Reason | None:
+    """How the list of messages changed, or None where one message's text did."""
+    index = next((index for index, one in enumerate(new) if _is_in(path, one.path)), len(new))
+    if index == len(new) and not any(_is_in(path, one.path) for one in old):
+        return None
+    said_before, said_now = [_said(one) for one in old], [_said(one) for one in new]
+    if index < min(len(old), len(new)) and _without_thinking(old[index]) == _without_thinking(new[index]):
+        return "reasoning_dropped" if _thinks(old[index]) and not _thinks(new[index]) else None
+    num_skipped = _skipped(said_now[index:], said_before[index:])
+    if num_skipped is not None:
+        starts_history = all(one.role == "system" for one in old[:index])
+        return "history_truncated" if starts_history or num_skipped > 1 else "message_removed"
+    return "message_inserted" if _skipped(said_before[index:], said_now[index:]) is not None else None
+
+
+def _skipped(wanted: Sequence[object], among: Sequence[object]) -> int | None:
+    """How many of `among` stand in front of the next two of `wanted`. None: no such place, or nothing in front."""
+    next_two = list(wanted[:2])
+    places = range(1, len(among) - len(next_two) + 1) if next_two else ()
+    return next((place for place in places if list(among[place : place + 2])[: len(next_two)] == next_two), None)
+
+
+def _is_in(path: str, outer: str) -> bool:
+    return path == outer or path.startswith((f"{outer}.", f"{outer}["))
+
+
+def _said(message: Message) -> tuple[Any, ...]:
+    """A message without the places of its parts, which change where messages are dropped."""
+    return (message.role, *(replace(part, path="", mark=None) for part in message.parts))
+
+
+def _without_thinking(message: Message) -> tuple[Any, ...]:
+    return tuple(part for part in _said(message) if not isinstance(part, Thinking))
+
+
+def _thinks(message: Message) -> bool:
+    return any(isinstance(part, Thinking) for part in message.parts)
+
+
+def _json_reason(old: str, new: str) -> Reason | None:
+    """How the same JSON was written differently, or None where it is not JSON or not the same."""
+    try:
+        before, after = json.loads(old), json.loads(new)
+    except (ValueError, RecursionError):
+        return None
+    if before != after or old == new:
+        return None
+    return "json_spacing" if json.dumps(before) == json.dumps(after) else "key_order"
+
+
+def _volatile_reason(old: str, new: str, at: int | None) -> VolatileKind | None:
+    """The kind of value that both texts have at the first difference, where its look says that it changes."""
+    at = min(len(old), len(new)) if at is None else at
+    before = next((one for one in find_volatile(old) if one.start <= at <= one.stop), None)
+    after = next((one for one in find_volatile(new) if one.start <= at <= one.stop), None)
+    if before is None or after is None or (before.kind, before.start) != (after.kind, after.start):
+        return None
+    if old[before.start : before.stop] == new[after.start : after.stop]:
+        return None
+    if before.kind == "number" and old[before.stop :] != new[after.stop :]:
+        return None
+    return before.kind

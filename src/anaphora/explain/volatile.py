@@ -1,0 +1,56 @@
+"""Find what changes from call to call by its look: times, dates, UUIDs, random ids, numbers.
+
+    "Session 7f9c2a1be4d0, 2026-12-01T10:00:00Z, step 4"
+             [nonce     )  [time              )       [number)
+
+A look is a guess. It names a change that was seen between two prompts well; in one prompt alone it is advice.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+VolatileKind = Literal["time", "date", "uuid", "nonce", "number"]
+
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[APap]\.?[Mm]\b\.?)?(?:\s?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})(?!\w))?"
+_DAY = (
+    r"\d{4}-\d{2}-\d{2}|\d{4}/\d{1,2}/\d{1,2}|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
+    rf"|{_MONTH}\s\d{{1,2}}(?:st|nd|rd|th)?,?\s\d{{4}}|\d{{1,2}}(?:st|nd|rd|th)?\s{_MONTH},?\s\d{{4}}"
+)
+
+_LOOKS: tuple[tuple[VolatileKind, str], ...] = (
+    ("uuid", r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),
+    ("time", rf"(?<![\w.])(?:{_DAY})(?:T|,?\s(?:at\s)?){_CLOCK}"),
+    ("date", rf"(?<![\w.])(?:{_DAY})(?!\w)"),
+    ("time", r"(?<![\w.])1\d{9}(?:\d{3})?(?:\.\d+)?(?!\w)"),  # seconds or milliseconds since 1970
+    ("time", r"(?<![\w.:])[0-2]?\d:[0-5]\d(?::[0-5]\d)?(?![\w:])"),
+    ("nonce", r"(?<![\w-])[A-Za-z]{0,12}[_-]?(?=[A-Za-z0-9]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}(?!\w)"),
+    ("number", r"(?<![\w.])\d+(?:\.\d+)?(?!\w)"),
+)
+_PATTERN = re.compile("|".join(f"(?P<{kind}{index}>{look})" for index, (kind, look) in enumerate(_LOOKS)))
+_MIN_DIGITS = 3
+"""A nonce of twelve letters has four digits or so; names such as `temperature2m` have one or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volatile:
+    """`text[start:stop]` looks like something that is new in every call, or every day."""
+
+    kind: VolatileKind
+    start: int
+    stop: int
+
+
+def find_volatile(text: str) -> tuple[Volatile, ...]:
+    """Everything in the text with such a look, in order, without overlaps.
+
+    Cost: one pass of a regular expression.
+    """
+    found: list[Volatile] = []
+    for match in _PATTERN.finditer(text):
+        assert match.lastgroup is not None, "every alternative is named"
+        kind = _LOOKS[int(match.lastgroup[-1])][0]
+        if kind != "nonce" or sum(letter.isdigit() for letter in match[0]) >= _MIN_DIGITS:
+            found.append(Volatile(kind, match.start(), match.end()))
+    return tuple(found)
