@@ -72,6 +72,17 @@ def diverge(first: Rendered, second: Rendered) -> Divergence | None:
     )
 
 
+def repeated_tokens(first: Rendered, second: Rendered, start: int) -> int:
+    """Tokens of the second prompt from `start` on in parts that the first has too: what one early change costs.
+
+    A part that begins in front of `start` is not counted. Cost: one pass over the parts.
+    """
+    known = set(texts_by_path(first).values())
+    texts = texts_by_path(second)
+    spans = (span for span in second.token_spans() if span.path is not None and span.start >= start)
+    return sum(span.stop - span.start for span in spans if texts[span.path or ""] in known)
+
+
 def texts_by_path(rendered: Rendered) -> dict[str, str]:
     """What each part says in the prompt as it was rendered."""
     texts: dict[str, str] = {}

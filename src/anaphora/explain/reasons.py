@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from anaphora.explain.divergence import Divergence, common_length, diverge, texts_by_path
+from anaphora.explain.divergence import Divergence, common_length, diverge, repeated_tokens, texts_by_path
 from anaphora.explain.volatile import VolatileKind, find_volatile
 from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
 from anaphora.prompt.render import Rendered
@@ -120,6 +120,7 @@ class Explanation:
     where: str  # "system", "tools[2]", "messages[3].content[0]", the name of a setting; "" where nothing differs
     num_reused: int  # tokens that both open with
     num_tokens: int  # of the second
+    num_lost: int = 0  # tokens behind the difference in parts that both have
     divergence: Divergence | None = None
 
     @property
@@ -141,11 +142,12 @@ def explain(first: Side, second: Side) -> Explanation:
     names = sorted({*first.scope, *second.scope})
     changed = next((name for name in names if first.scope.get(name) != second.scope.get(name)), None)
     if changed is not None:
-        return Explanation("scope_changed", changed, 0, num_tokens, diverge(first.rendered, second.rendered))
+        return Explanation("scope_changed", changed, 0, num_tokens, common_length(first.rendered, second.rendered))
     divergence = diverge(first.rendered, second.rendered)
     if divergence is None:
         return Explanation("none", "", common_length(first.rendered, second.rendered), num_tokens)
-    found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, divergence)
+    num_lost = repeated_tokens(first.rendered, second.rendered, divergence.token_index)
+    found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, num_lost, divergence)
     if divergence.path is None:
         return found
     return replace(found, reason=_reason(first, second, divergence))
