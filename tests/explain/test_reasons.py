@@ -163,6 +163,20 @@ def test_reused_tokens_are_those_in_front_of_the_difference() -> None:
     assert same.num_reused == len(side(prompt_of("Hello")).rendered.tokens)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "num_lost"),
+    [
+        ("At 10:05 we eat.", "At 11:30 we eat.", len(" we eat.")),
+        ("At 10:05", "At 11:30", 0),
+        ("step 9 of", "step 10 of", len(" of")),
+        ("We swim in the sea.", "We eat in the sea.", 0),  # words that were meant to differ
+    ],
+)
+def test_lost_is_what_both_have_behind_a_small_change(old: str, new: str, num_lost: int) -> None:
+    found = explained(prompt_of("Hello", system=old), prompt_of("Hello", system=new))
+    assert found.num_lost == num_lost + len("Hello")
+
+
 def test_every_reason_says_something() -> None:
     assert set(SAYS) == set(get_args(Reason))
     assert set(ADVICE) <= set(SAYS)

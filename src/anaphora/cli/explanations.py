@@ -61,7 +61,7 @@ def lines_of(found: Explanation) -> list[str]:
         lines.append(" " * len(_line("first ", Excerpt(before, 0))[:-1]) + "^")
     lines.append(f"Reused: {found.num_reused:,} of {found.num_tokens:,} tokens.")
     if found.num_lost:
-        lines.append(f"Lost: {found.num_lost:,} tokens behind it, in parts that both requests have.")
+        lines.append(f"Lost: {found.num_lost:,} tokens behind it that both requests have.")
     return [*lines, *([f"What to do: {found.advice}"] if found.advice else [])]
 
 

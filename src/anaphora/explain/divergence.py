@@ -83,6 +83,24 @@ def repeated_tokens(first: Rendered, second: Rendered, start: int) -> int:
     return sum(span.stop - span.start for span in spans if texts[span.path or ""] in known)
 
 
+def tail_tokens(first: Rendered, second: Rendered, divergence: Divergence) -> int:
+    """Tokens of the second prompt at the end of the part that differs, where both sides end that part alike.
+
+    0 where one side lacks the part. Cost: one pass over the part's text.
+    """
+    old = next((piece for piece in first.pieces if piece.path == divergence.path), None)
+    new = next((piece for piece in second.pieces if piece.path == divergence.path), None)
+    if old is None or new is None or divergence.part_index is None:
+        return 0
+    one = first.text[old.start + divergence.part_index : old.stop]
+    other = second.text[new.start + divergence.part_index : new.stop]
+    differing = (index for index, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b)
+    num_alike = next(differing, min(len(one), len(other)))
+    starts = second.offsets[:, 0]
+    borders = np.searchsorted(starts, [new.stop - num_alike, new.stop], side="left")
+    return int(borders[1] - borders[0])
+
+
 def texts_by_path(rendered: Rendered) -> dict[str, str]:
     """What each part says in the prompt as it was rendered."""
     texts: dict[str, str] = {}

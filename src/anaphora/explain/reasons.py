@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from anaphora.explain.divergence import Divergence, common_length, diverge, repeated_tokens, texts_by_path
+from anaphora.explain.divergence import Divergence, common_length, diverge, repeated_tokens, tail_tokens, texts_by_path
 from anaphora.explain.volatile import VolatileKind, find_volatile
 from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
 from anaphora.prompt.render import Rendered
@@ -103,6 +103,12 @@ ADVICE: Mapping[Reason, str] = MappingProxyType(
 )
 
 
+_WITHIN_A_PART: frozenset[Reason] = frozenset(
+    {"whitespace", "unicode_form", "key_order", "json_spacing", "time", "date", "uuid", "nonce", "number"}
+)
+"""What differs is a small piece of a part; the rest of it was sent before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of two requests. `scope`: settings that keep caches apart, by name: model, tenant, adapter."""
@@ -120,7 +126,7 @@ class Explanation:
     where: str  # "system", "tools[2]", "messages[3].content[0]", the name of a setting; "" where nothing differs
     num_reused: int  # tokens that both open with
     num_tokens: int  # of the second
-    num_lost: int = 0  # tokens behind the difference in parts that both have
+    num_lost: int = 0  # tokens behind the difference that both have: whole parts, and the rest of the part it is in
     divergence: Divergence | None = None
 
     @property
@@ -150,7 +156,10 @@ def explain(first: Side, second: Side) -> Explanation:
     found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, num_lost, divergence)
     if divergence.path is None:
         return found
-    return replace(found, reason=_reason(first, second, divergence))
+    reason = _reason(first, second, divergence)
+    if reason in _WITHIN_A_PART:
+        num_lost += tail_tokens(first.rendered, second.rendered, divergence)
+    return replace(found, reason=reason, num_lost=num_lost)
 
 
 def text_reason(old: str, new: str) -> Reason:
