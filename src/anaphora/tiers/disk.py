@@ -178,17 +178,20 @@ class DiskTier:
             raise
 
     def _enter(self, part: Path, record: Record, entry: Entry) -> Outcome:
-        """Name a written file and enter it, together."""
-        with self._guard, self._index.changing():
-            if not self._make_room(entry.size_bytes, keep=record.parent):
-                return Outcome.NO_ROOM  # another process filled it meanwhile
-            self._files.make_whole(part, entry.key)
-            try:
+        """Name a written file and enter it, together. If that fails the file goes: nothing would count it."""
+        named = False
+        try:
+            with self._guard, self._index.changing():
+                if not self._make_room(entry.size_bytes, keep=record.parent):
+                    return Outcome.NO_ROOM  # another process filled it meanwhile
+                named = True
+                self._files.make_whole(part, entry.key)
                 self._index.add(entry, namespace=record.namespace, parent=record.parent)
-            except INDEX_ERRORS:
+                self._unusable.discard(entry.key)
+        except _REFUSED:
+            if named:
                 self._files.remove(entry.key)
-                raise
-            self._unusable.discard(entry.key)
+            raise
         return Outcome.STORED
 
     def _make_room(self, size_bytes: int, *, keep: RecordKey) -> bool:
