@@ -4,10 +4,12 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prompts import prompt_of, side, tool
 
 from anaphora.explain.reasons import ADVICE, SAYS, Explanation, Reason, explain, text_reason
-from anaphora.explain.volatile import find_volatile
+from anaphora.explain.volatile import find_volatile, volatile_at
 from anaphora.prompt.canonical import Message, Prompt, Text, Thinking, Tool, ToolChoice
 
 LOOK, FIND = tool("look", 0), tool("find", 1)
@@ -186,10 +188,17 @@ def test_every_reason_says_something() -> None:
 
 @pytest.mark.parametrize("text", ["temperature2m_max_value", "get_weather", "version v2", "utf8", "a-b-c-d", ""])
 def test_plain_words_do_not_look_volatile(text: str) -> None:
-    assert find_volatile(text) == ()
+    assert list(find_volatile(text)) == []
 
 
 def test_looks_are_found_in_order_and_whole() -> None:
     text = "Session 7f9c2a1be4d0, 2026-12-01T10:00:00Z, step 4"
     found = [(one.kind, text[one.start : one.stop]) for one in find_volatile(text)]
     assert found == [("nonce", "7f9c2a1be4d0"), ("time", "2026-12-01T10:00:00Z"), ("number", "4")]
+
+
+@given(st.text(alphabet="a1:- ", max_size=40), st.integers(0, 40), st.sampled_from(["", "word " * 60]))
+def test_value_at_a_place_is_the_one_that_is_found_there(text: str, place: int, before: str) -> None:
+    whole, place = before + text, len(before) + min(place, len(text))
+    holding = [one for one in find_volatile(whole) if one.start <= place <= one.stop]
+    assert volatile_at(whole, place) == (holding[0] if holding else None)

@@ -10,7 +10,7 @@
 In a log, what looks volatile and stays the same in every request is not reported, nor what a miss shows already.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +26,9 @@ Severity = Literal["error", "warning", "note"]
 
 WINDOW = 32
 """Earlier requests that one is compared with. Those further back have often been evicted, and time grows with it."""
+
+_Place = tuple[str, Volatile, int]
+"""A part's path, a value in it, and where the part begins in the text."""
 
 _LASTING: frozenset[VolatileKind] = frozenset({"number"})
 _NAMES = {"time": "a time", "date": "a date", "uuid": "a UUID", "nonce": "a random id"}
@@ -56,12 +59,14 @@ class LogReport:
     num_lost: int  # behind changes, in parts that were sent before
 
 
-def lint_prompt(side: Side, *, min_tokens: int = 0) -> tuple[Finding, ...]:
+def lint_prompt(side: Side, *, min_tokens: int = 0, steady: Set[str] = frozenset()) -> tuple[Finding, ...]:
     """What in this one prompt is likely to miss. `min_tokens`: shortest prefix that the host caches.
+    Parts whose paths are `steady` are known not to change, however they look.
 
     Cost: one pass over the text in front and over the marked parts.
     """
-    return (*_volatile_front(side), *_volatile_marked(side), *_prefix_short(side, min_tokens))
+    pieces = list(_volatile_pieces(side, steady))
+    return (*_volatile_front(side, pieces), *_volatile_marked(side, pieces), *_prefix_short(side, min_tokens))
 
 
 def lint_log(sides: Sequence[Side], *, min_tokens: int = 0, window: int = WINDOW) -> LogReport:
@@ -73,9 +78,8 @@ def lint_log(sides: Sequence[Side], *, min_tokens: int = 0, window: int = WINDOW
     steady = _steady_paths(sides)
     num_reused = num_lost = 0
     for index, side in enumerate(sides):
-        alone = lint_prompt(side, min_tokens=min_tokens)
-        kept = (one for one in alone if one.path not in steady or one.rule == "prefix-short")
-        seen += [replace(one, request_index=index) for one in kept]
+        alone = lint_prompt(side, min_tokens=min_tokens, steady=steady)
+        seen += [replace(one, request_index=index) for one in alone]
         found = closest(sides[max(index - window, 0) : index], side)
         if found is None:
             continue
@@ -105,9 +109,9 @@ def closest(earlier: Sequence[Side], side: Side) -> Explanation | None:
     return explain(earlier[max(ranks)[2]], side)
 
 
-def _volatile_front(side: Side) -> Iterator[Finding]:
+def _volatile_front(side: Side, pieces: Sequence[_Place]) -> Iterator[Finding]:
     front = set(_front_paths(side.prompt))
-    for path, found, start in _volatile_pieces(side):
+    for path, found, start in pieces:
         if path in front:
             behind = len(side.rendered.tokens) - _token_at(side, start + found.start)
             yield Finding(
@@ -120,9 +124,9 @@ def _volatile_front(side: Side) -> Iterator[Finding]:
             )
 
 
-def _volatile_marked(side: Side) -> Iterator[Finding]:
+def _volatile_marked(side: Side, pieces: Sequence[_Place]) -> Iterator[Finding]:
     marked = {part.path for part in side.prompt.parts if part.mark is not None}
-    for path, found, start in _volatile_pieces(side):
+    for path, found, start in pieces:
         if path in marked:
             yield Finding(
                 rule="volatile-marked",
@@ -147,11 +151,11 @@ def _prefix_short(side: Side, min_tokens: int) -> Iterator[Finding]:
             )
 
 
-def _volatile_pieces(side: Side) -> Iterator[tuple[str, Volatile, int]]:
-    """The first volatile value of each part: path, value, where the part begins in the text."""
+def _volatile_pieces(side: Side, steady: Set[str]) -> Iterator[_Place]:
+    """The first volatile value of each part that may change."""
     wanted = {*_front_paths(side.prompt), *(part.path for part in side.prompt.parts if part.mark is not None)}
     for piece in side.rendered.pieces:
-        if piece.path in wanted and piece.path is not None:
+        if piece.path is not None and piece.path in wanted - steady:
             text = side.rendered.text[piece.start : piece.stop]
             found = next((one for one in find_volatile(text) if one.kind not in _LASTING), None)
             if found is not None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anaphora.explain.divergence import Divergence, common_length, diverge, repeated_tokens, tail_tokens, texts_by_path
-from anaphora.explain.volatile import VolatileKind, find_volatile
+from anaphora.explain.volatile import VolatileKind, volatile_at
 from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
 from anaphora.prompt.render import Rendered
 
@@ -261,8 +261,7 @@ def _json_reason(old: str, new: str) -> Reason | None:
 def _volatile_reason(old: str, new: str, at: int | None) -> VolatileKind | None:
     """The kind of value that both texts have at the first difference, where its look says that it changes."""
     at = min(len(old), len(new)) if at is None else at
-    before = next((one for one in find_volatile(old) if one.start <= at <= one.stop), None)
-    after = next((one for one in find_volatile(new) if one.start <= at <= one.stop), None)
+    before, after = volatile_at(old, at), volatile_at(new, at)
     if before is None or after is None or (before.kind, before.start) != (after.kind, after.start):
         return None
     if old[before.start : before.stop] == new[after.start : after.stop]:

@@ -7,6 +7,7 @@ A look is a guess. It names a change that was seen between two prompts well; in 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,7 +29,15 @@ _LOOKS: tuple[tuple[VolatileKind, str], ...] = (
     ("nonce", r"(?<![\w-])[A-Za-z]{0,12}[_-]?(?=[A-Za-z0-9]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}(?!\w)"),
     ("number", r"(?<![\w.])\d+(?:\.\d+)?(?!\w)"),
 )
-_PATTERN = re.compile("|".join(f"(?P<{kind}{index}>{look})" for index, (kind, look) in enumerate(_LOOKS)))
+_BEGINS = rf"(?<!\w)(?=\w*\d|[A-Za-z]+-\w*\d|{_MONTH}\s)"
+"""Every look begins a word and has a digit near: most words of a text are passed over by this alone."""
+
+_PATTERN = re.compile(
+    f"{_BEGINS}(?:" + "|".join(f"(?P<{kind}{index}>{look})" for index, (kind, look) in enumerate(_LOOKS)) + ")"
+)
+_MAX_LENGTH = 128
+"""Characters in front of a place where a value that holds it may begin."""
+
 _MIN_DIGITS = 3
 """A nonce of twelve letters has four digits or so; names such as `temperature2m` have one or two."""
 
@@ -42,15 +51,21 @@ class Volatile:
     stop: int
 
 
-def find_volatile(text: str) -> tuple[Volatile, ...]:
-    """Everything in the text with such a look, in order, without overlaps.
+def find_volatile(text: str, start: int = 0) -> Iterator[Volatile]:
+    """Everything in the text from `start` on with such a look, in order, without overlaps.
 
-    Cost: one pass of a regular expression.
+    Cost: one pass of a regular expression, as far as the caller asks.
     """
-    found: list[Volatile] = []
-    for match in _PATTERN.finditer(text):
+    for match in _PATTERN.finditer(text, start):
         assert match.lastgroup is not None, "every alternative is named"
         kind = _LOOKS[int(match.lastgroup[-1])][0]
         if kind != "nonce" or sum(letter.isdigit() for letter in match[0]) >= _MIN_DIGITS:
-            found.append(Volatile(kind, match.start(), match.end()))
-    return tuple(found)
+            yield Volatile(kind, match.start(), match.end())
+
+
+def volatile_at(text: str, place: int) -> Volatile | None:
+    """The value that holds this place or ends there, or None."""
+    for found in find_volatile(text, max(place - _MAX_LENGTH, 0)):
+        if found.stop >= place:
+            return found if found.start <= place else None
+    return None
