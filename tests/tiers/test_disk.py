@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +229,56 @@ def test_after_close_lookups_find_nothing_and_nothing_raises(tmp_path: Path):
     assert tier.store(make_record("pqrst")) is Outcome.FAILED
     assert not tier.delete(records[0].key)
     assert (len(tier), tier.size_bytes, tier.following(records[0].namespace, START)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("num_damages", [50, pytest.param(1000, marks=pytest.mark.torture)])
+def test_random_damage_of_any_file_between_two_runs_is_never_a_wrong_answer(
+    tmp_path: Path, num_damages: int, caplog: pytest.LogCaptureFixture
+):
+    """One flipped bit or a truncation, in a record or in the index; the next start mends the folder each time."""
+    rng = np.random.default_rng(num_damages)
+    records = [make_record(text) for text in TEXTS]
+    num_exact = 0
+    with caplog.at_level(logging.CRITICAL):
+        for _ in range(num_damages):
+            tier = DiskTier(tmp_path, cap_bytes=10 * SIZE)
+            for record in records:
+                loaded = tier.load(record.key)
+                assert isinstance(loaded, Miss) or same(loaded, record)
+                num_exact += isinstance(loaded, Record)
+                assert tier.store(record) in (Outcome.STORED, Outcome.ALREADY_STORED)
+            tier.check()
+            tier.close()
+            files = sorted(path for path in (tmp_path / "v1").rglob("*") if path.is_file() and path.stat().st_size)
+            _damage(files[rng.integers(len(files))], rng)
+    assert num_exact > num_damages
+
+
+def _damage(path: Path, rng: np.random.Generator) -> None:
+    content = bytearray(path.read_bytes())
+    at = int(rng.integers(len(content)))
+    if rng.random() < 0.3:
+        del content[at:]
+    else:
+        content[at] ^= 1 << int(rng.integers(8))
+    path.write_bytes(content)
+
+
+def test_threads_may_share_a_tier(tmp_path: Path):
+    tier = DiskTier(tmp_path, cap_bytes=4 * SIZE)
+    records = [make_record(letter * 5) for letter in "abcdefgh"]
+
+    def use(first: int) -> bool:
+        exact = True
+        for step in range(20):
+            record = records[(first + step) % len(records)]
+            tier.store(record)
+            loaded = tier.load(record.key)
+            exact &= isinstance(loaded, Miss) or same(loaded, record)
+        return exact
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, range(4)))
+    tier.check()
+    assert tier.num_failures == 0
+    tier.close()

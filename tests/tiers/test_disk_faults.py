@@ -14,7 +14,7 @@ import pytest
 from records_world import make_record, same
 
 from anaphora.tiers.base import Outcome
-from anaphora.tiers.disk import DiskTier
+from anaphora.tiers.disk import DiskTier, open_disk_tier
 from anaphora.tiers.disk_index import DiskIndex
 from anaphora.tiers.keys import RecordKey
 from anaphora.tiers.record import Miss, MissReason, Record
@@ -157,6 +157,26 @@ def test_a_change_that_fails_at_its_end_leaves_no_file_without_a_row(tmp_path: P
     assert tier.load(record.key) == Miss(MissReason.ABSENT)
     tier.check()
     assert tier.store(record) is Outcome.STORED
+    tier.close()
+
+
+def test_a_folder_that_can_not_be_used_is_no_tier_and_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "file").write_text("in the way")
+    tier, record = open_disk_tier(tmp_path / "file", cap_bytes=2 * SIZE), make_record("abcde")
+    assert [tier.store(record), tier.store(record)] == [Outcome.FAILED] * 2
+    assert (tier.num_failures, warnings_in(caplog)) == (2, 1)
+    assert tier.load(record.key) == Miss(MissReason.ABSENT)
+    assert not tier.has(record.key)
+    assert not tier.delete(record.key)
+    assert tier.find([record.key]) == len(tier) == tier.size_bytes == tier.cap_bytes == 0
+    assert tier.following(record.namespace, record.parent) == []
+    tier.check()
+    tier.close()
+
+
+def test_a_folder_that_can_be_used_is_a_disk_tier(tmp_path: Path):
+    tier = open_disk_tier(tmp_path, cap_bytes=2 * SIZE)
+    assert tier.store(make_record("abcde")) is Outcome.STORED
     tier.close()
 
 

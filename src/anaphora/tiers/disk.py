@@ -15,16 +15,26 @@ from pathlib import Path
 from typing import TypeVar
 
 from anaphora.core.namespace import Namespace
-from anaphora.tiers.base import Entry, Outcome
+from anaphora.tiers.base import Entry, Outcome, Tier
 from anaphora.tiers.disk_index import INDEX_ERRORS, DiskIndex, is_damage
 from anaphora.tiers.folder_lock import FolderLock
 from anaphora.tiers.keys import START, RecordKey, record_key
+from anaphora.tiers.no_tier import NoTier
 from anaphora.tiers.record import Miss, MissReason, Record, pieces, read_record
 from anaphora.tiers.record_files import RecordFiles
 
 _log = logging.getLogger(__name__)
 _REFUSED = (OSError, *INDEX_ERRORS)
 _Answer = TypeVar("_Answer")
+
+
+def open_disk_tier(folder: Path, *, cap_bytes: int) -> Tier:
+    """Open the folder as a tier; one that keeps nothing, with a warning, if the folder can't be used."""
+    try:
+        return DiskTier(folder, cap_bytes=cap_bytes)
+    except _REFUSED as error:
+        _log.warning("The cache folder %s can't be used: %s. Nothing is kept there.", folder, error)
+        return NoTier()
 
 
 class DiskTier:
