@@ -2,7 +2,7 @@
 
 import pytest
 
-from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU
+from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU, ThreeQueues
 from anaphora.core.policy import POLICIES
 from anaphora.testing.policy_contract import Entry
 
@@ -32,7 +32,7 @@ def evict(policy):
     return victim
 
 
-@pytest.mark.parametrize("make", [LeastFrequentlyUsed, GreedyDual, SegmentedLRU, AdaptiveReplacement])
+@pytest.mark.parametrize("make", [LeastFrequentlyUsed, GreedyDual, SegmentedLRU, AdaptiveReplacement, ThreeQueues])
 def test_what_was_used_again_outlives_a_sweep_of_what_comes_once(make):
     policy, hot = make(), Entry()
     use(policy, hot, 3)
@@ -131,7 +131,52 @@ def test_splitting_what_is_not_held_is_our_bug(name):
         POLICIES[name]().split(Entry(), Entry())
 
 
-@pytest.mark.parametrize("make", [LeastFrequentlyUsed, GreedyDual, SegmentedLRU, AdaptiveReplacement])
+def test_s3_fifo_spares_newcomers_below_their_share():
+    policy, again, once = ThreeQueues(), [Entry(num_tokens=10) for _ in range(10)], Entry(num_tokens=10)
+    for entry in again:
+        use(policy, entry, 2)
+    use(policy, once)
+    assert policy.choose() is again[0]
+    use(policy, Entry(num_tokens=10))
+    assert policy.choose() is once
+
+
+def test_s3_fifo_sends_what_was_used_to_the_end_as_often_as_it_was_used():
+    policy, hot, warm, cold = ThreeQueues(), Entry(), Entry(), Entry()
+    use(policy, hot, 50)
+    use(policy, warm, 3)
+    use(policy, cold, 2)
+    assert [evict(policy) for _ in range(3)] == [cold, warm, hot]
+
+
+def test_s3_fifo_puts_what_comes_back_into_the_main_queue():
+    policy = ThreeQueues()
+    use(policy, Named("back"))
+    evict(policy)
+    back, other = Named("back"), Named("other")
+    use(policy, back)
+    use(policy, other)
+    assert evict(policy) is other
+    assert evict(policy) is back
+
+
+def test_s3_fifo_takes_a_newcomer_where_the_main_queue_has_no_leaf():
+    policy, parent = ThreeQueues(), Entry(num_tokens=100)
+    child = Entry(parent, num_tokens=1)
+    use(policy, parent, 2)
+    use(policy, child)
+    assert policy.choose() is child
+
+
+def test_s3_fifo_splits_into_the_tails_queue():
+    policy, tail, head = ThreeQueues(), Entry(), Entry()
+    use(policy, tail, 2)
+    policy.split(head, tail)
+    assert head.note == tail.note
+    assert head in policy
+
+
+@pytest.mark.parametrize("make", [LeastFrequentlyUsed, GreedyDual, SegmentedLRU, AdaptiveReplacement, ThreeQueues])
 def test_nothing_but_leaves_under_lease_is_our_bug(make):
     policy, parent = make(), Entry()
     Entry(parent)

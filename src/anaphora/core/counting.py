@@ -1,4 +1,4 @@
-"""Policies that count uses: least frequently used, segmented LRU, greedy dual, adaptive replacement.
+"""Policies that count uses: least frequently used, segmented LRU, greedy dual, adaptive replacement, S3-FIFO.
 
 Each keeps whole paths sensible by itself: a head is used whenever its tail is, so it never ranks below it, and of
 equal rank the tail goes first.
@@ -189,6 +189,68 @@ class AdaptiveReplacement(_Listed):
         """Name the oldest leaf of the list that is longer than it should be."""
         order = (_ONCE, _AGAIN) if self._lists.num_tokens(_ONCE) > self._target else (_AGAIN, _ONCE)
         return self._first(iter(order))
+
+
+_SMALL, _MAIN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    rank: int
+    num_left: int  # rounds of the main queue that it will be spared
+
+
+class ThreeQueues(_Listed):
+    """Evict from a small queue of newcomers while that has more than its share, else from the main queue.
+
+    Newcomers that are used again while cached, and what comes back after it was evicted, go to the main queue. There
+    the first in line is sent to its end as often as it was used since it came, three times at most, and then goes.
+    Cost: O(1), amortised.
+    Source: Yang et al. 2023, "FIFO queues are all you need for cache eviction" (S3-FIFO). Theirs leaves a node in its
+    place when it is hit and moves it when its turn comes; ours leaves its queue while it is leased and so joins the
+    end of the main queue at once. Theirs counts pages, ours tokens; only leaves go.
+    """
+
+    SHARE = 0.1
+    """Of the tokens held here, for newcomers: as in the paper."""
+    MAX_ROUNDS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ghosts: Memory[_Turn] = Memory()
+
+    def admit(self, entry: Evictable) -> None:
+        """Put a node last: of the newcomers, or in the main queue if it was used before."""
+        if entry.note is not None:
+            turn = _Turn(_MAIN, min(_turn_of(entry).num_left + 1, self.MAX_ROUNDS))
+        elif self._ghosts.read(entry.fingerprint) is not None:
+            turn = _Turn(_MAIN, 0)
+        else:
+            turn = _Turn(_SMALL, 0)
+        entry.note = turn
+        self._ghosts.write(entry.fingerprint, turn, num_nodes=len(self))
+        self._lists.add(entry, turn.rank)
+
+    def split(self, head: Evictable, tail: Evictable) -> None:
+        """Put the head last in the tail's queue."""
+        assert tail in self._lists, "split what is not held here"
+        head.note = tail.note
+        self._lists.add(head, _turn_of(head).rank)
+
+    def choose(self) -> Evictable:
+        """Name the oldest newcomer, or the first in line that is not sent to the end."""
+        small, main = self._lists.num_tokens(_SMALL), self._lists.num_tokens(_MAIN)
+        if small > self.SHARE * (small + main) and (entry := self._lists.oldest(_SMALL)) is not None:
+            return entry
+        while (entry := self._lists.oldest(_MAIN)) is not None and (num_left := _turn_of(entry).num_left):
+            entry.note = _Turn(_MAIN, num_left - 1)
+            self._lists.move(entry, _MAIN)
+        return entry or self._first(iter((_SMALL,)))
+
+
+def _turn_of(entry: Evictable) -> _Turn:
+    assert isinstance(entry.note, _Turn)
+    return entry.note
 
 
 def _count(entry: Evictable) -> int:

@@ -107,8 +107,10 @@ class Node:
 
     @property
     def fingerprint(self) -> int:
-        """A number made of the namespace and the first tokens: what a policy may remember of a node that is gone."""
-        return hash((self.namespace, self.tokens[:FINGERPRINT_TOKENS].tobytes()))
+        """A number made of the namespace, the first tokens and the parent's last: what a policy may remember of a node
+        that is gone."""
+        before = b"" if self.parent is None else self.parent.tokens[-FINGERPRINT_TOKENS:].tobytes()
+        return hash((self.namespace, before, self.tokens[:FINGERPRINT_TOKENS].tobytes()))
 
     def split(self, num_tokens: int) -> "Node":
         """Move the first `num_tokens` tokens into a new node above this one, and return that.

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU
+from anaphora.core.blend import Blend
+from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU, ThreeQueues
 from anaphora.core.evictable import Evictable, Policy
 from anaphora.core.reuse_odds import ReuseOdds
 
@@ -68,7 +69,9 @@ POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
         "slru": SegmentedLRU,
         "gdsf": GreedyDual,
         "arc": AdaptiveReplacement,
+        "s3fifo": ThreeQueues,
         "odds": ReuseOdds,
+        "blend": Blend,
     }
 )
 """Every policy by the name that settings use."""
