@@ -82,7 +82,7 @@ def test_admitting_twice_is_our_bug():
 
 def test_memory_forgets_what_was_written_longest_ago():
     memory = Memory()
-    limit = Memory.NUM_FOR_EACH_NODE * 1024
+    limit = Memory.NUM_AT_LEAST
     for fingerprint in range(limit):
         memory.write(fingerprint, "note", num_nodes=0)
     memory.write(0, "again", num_nodes=0)
@@ -90,3 +90,11 @@ def test_memory_forgets_what_was_written_longest_ago():
     assert memory.read(0) == "again"
     assert memory.read(1) is None
     assert memory.read(2) == "note"
+
+
+def test_memory_grows_with_the_nodes_that_are_held():
+    memory, num_nodes = Memory(num_for_each_node=2), Memory.NUM_AT_LEAST
+    for fingerprint in range(2 * num_nodes + 1):
+        memory.write(fingerprint, "note", num_nodes=num_nodes)
+    assert memory.read(0) is None
+    assert memory.read(1) == "note"

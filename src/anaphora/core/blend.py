@@ -45,6 +45,8 @@ ENOUGH = 0.8
 NUM_PATHS_BETWEEN = 16
 """Paths used between two choices of the half-life, at least. A change sorts all that is held here, so as many nodes
 must have been used since the last one as are held."""
+REMEMBERED = 1.5
+"""Nodes, gone ones included, for each that is held here. Eight times as many hit no more."""
 ROOM_FADING = 0.9999
 """Of the room, for each path used: it is the most tokens held here lately."""
 
@@ -53,7 +55,7 @@ Place = tuple[float, int, int]  # rank, serial number, tokens
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    ranks: Floats  # [num_half_lives]
+    ranks: bytes  # [num_half_lives] float64: half the memory of an array
     num_tokens: int
     num_known: int  # of them, those that were there before the last use; the rest came with it
 
@@ -74,7 +76,7 @@ class Blend:
         self._half_lives = np.array(HALF_LIVES_S)
         self._per_half_life = np.array([0.0, *(1.0 / half_life for half_life in HALF_LIVES_S[1:])])
         self._shadows = Shadows(np.maximum(self._half_lives / BUCKETS_EACH, NARROWEST_S))
-        self._seen: Memory[_Note] = Memory()
+        self._seen: Memory[_Note] = Memory(REMEMBERED)
         self._path: dict[Evictable, None] = {}  # in order: used last, and not filed yet
         self._places: dict[Evictable, Place] = {}
         self._heap: list[tuple[float, int, Evictable]] = []
@@ -101,6 +103,8 @@ class Blend:
         if entry.is_leaf:
             self._learn()
         self._path[entry] = None
+        if entry.parent is None or entry.parent.parent is None:
+            self._learn()  # now, not when the next request waits for it
 
     def withdraw(self, entry: Evictable) -> None:
         """Take a node out. Its note stays with it."""
@@ -127,11 +131,11 @@ class Blend:
         self._file(head, rank)
         ranks = note.ranks
         if not num_known:
-            ranks = np.full(len(HALF_LIVES_S), tail.used_at)
+            fresh = np.full((1, len(HALF_LIVES_S)), tail.used_at)
             sizes = np.array([float(tail.num_tokens)])
-            self._shadows.take(note.ranks[None], sizes)
-            self._shadows.add(ranks[None], sizes)
-            rank = min(rank, float(ranks[self._chosen]))
+            self._shadows.take(_ranks_of([note]), sizes)
+            self._shadows.add(fresh, sizes)
+            ranks, rank = fresh.tobytes(), min(rank, tail.used_at)
             heappush(self._heap, (rank, serial, tail))
         self._remember(tail, _Note(ranks, tail.num_tokens, num_known))
         self._places[tail] = (rank, serial, tail.num_tokens)
@@ -171,7 +175,7 @@ class Blend:
         nums_known = self._recall(path, ranks)
         self._shadows.add(ranks, np.array([float(entry.num_tokens) for entry in path]))
         for entry, row, num_known in zip(path, ranks, nums_known, strict=True):
-            self._remember(entry, _Note(row.copy(), entry.num_tokens, num_known))
+            self._remember(entry, _Note(row.tobytes(), entry.num_tokens, num_known))
             self._file(entry, float(row[self._chosen]))
         self._weigh_victim()
         self._room = max(self._room * ROOM_FADING, float(self._num_held))
@@ -182,17 +186,19 @@ class Blend:
 
     def _recall(self, path: list[Evictable], ranks: Floats) -> list[int]:  # ranks: [num_nodes, num_half_lives]
         """Raise the ranks of nodes that were used before. Returns how many tokens of each were."""
-        notes = [entry.note or self._seen.read(entry.fingerprint) for entry in path]
         nums_known = [0] * len(path)
         known: list[int] = []
-        for index, (entry, note) in enumerate(zip(path, notes, strict=True)):
+        notes: list[_Note] = []
+        for index, entry in enumerate(path):
+            note = entry.note or self._seen.read(entry.fingerprint)
             if note is not None:
                 assert isinstance(note, _Note)
                 nums_known[index] = min(note.num_tokens, entry.num_tokens)
                 known.append(index)
+                notes.append(note)
         if not known:
             return nums_known
-        before = np.array([note.ranks for note in notes if isinstance(note, _Note)])
+        before = _ranks_of(notes)
         hits = self._shadows.take(before, np.array([float(nums_known[index]) for index in known]))
         now = ranks[known]
         ranks[known] = now + self._half_lives * np.logaddexp2(0.0, (before - now) * self._per_half_life)
@@ -264,6 +270,10 @@ class Blend:
         self._num_filed_at_change = self._num_filed + len(self._places)
         for entry, (rank, serial, num_tokens) in self._places.items():
             assert isinstance(entry.note, _Note)
-            new = rank if rank == -np.inf else float(entry.note.ranks[best])
+            new = rank if rank == -np.inf else float(_ranks_of([entry.note])[0, best])
             self._places[entry] = (new, serial, num_tokens)
         self._sort()
+
+
+def _ranks_of(notes: list[_Note]) -> Floats:  # [num_notes, num_half_lives]
+    return np.frombuffer(b"".join(note.ranks for note in notes)).reshape(len(notes), len(HALF_LIVES_S))

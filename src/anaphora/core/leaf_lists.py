@@ -103,23 +103,23 @@ class LeafLists:
 
 
 class Memory(Generic[Note]):
-    """Notes of nodes by fingerprint, of those that are gone too. As many as there are nodes, eight times over.
+    """Notes of nodes by fingerprint, of those that are gone too: so many for each node that is held.
 
-    Least recently written goes first. Cost: O(1).
+    Least recently written goes first. An entry takes about 200 bytes and its note; a node of 128 tokens takes some
+    1,500 bytes of index and megabytes of keys and values. Cost: O(1).
     """
 
-    NUM_FOR_EACH_NODE = 8
-    """An entry takes about 200 bytes, a node of 128 tokens some 1,500 bytes of index and megabytes of keys and values.
-    """
+    NUM_AT_LEAST = 8192
 
-    def __init__(self) -> None:
+    def __init__(self, num_for_each_node: float = 8) -> None:
+        self._num_for_each_node = num_for_each_node
         self._notes: OrderedDict[int, Note] = OrderedDict()
 
     def write(self, fingerprint: int, note: Note, *, num_nodes: int) -> None:
         """Remember a note."""
         self._notes[fingerprint] = note
         self._notes.move_to_end(fingerprint)
-        while len(self._notes) > self.NUM_FOR_EACH_NODE * max(num_nodes, 1024):
+        while len(self._notes) > max(self._num_for_each_node * num_nodes, self.NUM_AT_LEAST):
             self._notes.popitem(last=False)
 
     def read(self, fingerprint: int) -> Note | None:
