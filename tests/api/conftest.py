@@ -17,3 +17,11 @@ def engine() -> Iterator[Engine]:
     with Engine(random_model("llama"), EngineSettings(kv_pool_bytes=8 * 2**20, num_threads=1)) as small:
         yield small
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def roomy() -> Iterator[Engine]:
+    """An engine with room for long prompts, whose cache no other file has filled."""
+    settings = EngineSettings(kv_pool_bytes=128 * 2**20, num_threads=1)
+    with Engine(random_model("llama", max_context=4096), settings) as engine:
+        yield engine

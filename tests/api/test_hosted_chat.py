@@ -19,16 +19,7 @@ from anaphora.contract.profiles import profile_named
 from anaphora.contract.usage_records import records_of
 from anaphora.costs.price_books import price_book
 from anaphora.engine.engine import Engine
-from anaphora.engine.settings import EngineSettings
 from anaphora.errors import SettingsError
-from anaphora.testing.random_models import random_model
-
-
-@pytest.fixture(scope="module")
-def roomy() -> Iterator[Engine]:
-    settings = EngineSettings(kv_pool_bytes=128 * 2**20, num_threads=1)
-    with Engine(random_model("llama", max_context=4096), settings) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -15,13 +15,6 @@ from anaphora.engine.settings import EngineSettings
 from anaphora.testing.random_models import random_model
 
 
-@pytest.fixture(scope="module")
-def roomy() -> Iterator[Engine]:
-    settings = EngineSettings(kv_pool_bytes=128 * 2**20, num_threads=1)
-    with Engine(random_model("llama", max_context=4096), settings) as engine:
-        yield engine
-
-
 @pytest.fixture
 def host(roomy: Engine) -> Iterator[Hosted]:
     with hosted(roomy) as one:

@@ -18,19 +18,10 @@ from anaphora.api.responses_reply import ResponseReply
 from anaphora.contract.profiles import profile_named
 from anaphora.engine.engine import Engine
 from anaphora.engine.request import Tenant
-from anaphora.engine.settings import EngineSettings
 from anaphora.errors import RequestError, UnknownResponse
 from anaphora.prompt.canonical import Message, Text, Thinking, ToolResult, ToolUse
-from anaphora.testing.random_models import random_model
 
 TOOL = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
-
-
-@pytest.fixture(scope="module")
-def roomy() -> Iterator[Engine]:
-    settings = EngineSettings(kv_pool_bytes=128 * 2**20, num_threads=1)
-    with Engine(random_model("llama", max_context=4096), settings) as engine:
-        yield engine
 
 
 @pytest.fixture

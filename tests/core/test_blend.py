@@ -4,29 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from timed_entries import Timed, use
 
 from anaphora.core.blend import HALF_LIVES_S, LRU, NUM_PATHS_BETWEEN, Blend
 from anaphora.core.policy import LeastRecentlyUsed
-from anaphora.testing.policy_contract import Entry
-
-
-class Timed(Entry):
-    """An entry that is known again after it was evicted."""
-
-    def __init__(self, name, parent=None, *, num_tokens=100):
-        super().__init__(parent, num_tokens=num_tokens)
-        self.name = name
-
-    @property
-    def fingerprint(self):
-        return hash(self.name)
-
-
-def use(policy, entry, time_s):
-    if entry in policy:
-        policy.withdraw(entry)
-    entry.used_at = time_s
-    policy.admit(entry)
 
 
 def evict(policy):

@@ -7,6 +7,7 @@ from anaphora.core import pool as pool_module
 from anaphora.core.cache import EVICT_STEP, MERGE_LIMIT, SLACK, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
 from anaphora.core.extent import Extent
+from anaphora.core.index import common_length
 from anaphora.core.lease import Counts, Lease, Match, Refusal
 from anaphora.core.namespace import Namespace
 from anaphora.core.policy import LeastRecentlyUsed
@@ -685,3 +686,8 @@ def test_tokens_that_are_not_a_row_of_int32_are_our_bug():
         cache.peek(SPACE, tokens("abc").astype(np.int64))
     with pytest.raises(AssertionError, match="one row"):
         cache.peek(SPACE, tokens("abc").reshape(1, 3))
+
+
+@pytest.mark.parametrize(("left", "right", "length"), [([], [], 0), ([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1], [2], 0)])
+def test_tokens_that_open_alike_are_counted(left, right, length):
+    assert common_length(np.array(left, dtype=np.int32), np.array(right, dtype=np.int32)) == length

@@ -2,28 +2,9 @@
 
 import numpy as np
 import pytest
+from timed_entries import Timed, use
 
 from anaphora.core.reuse_odds import NUM_AGES, NUM_PATHS_BETWEEN, ReuseOdds, worth_of
-from anaphora.testing.policy_contract import Entry
-
-
-class Timed(Entry):
-    """An entry that is known again after it was evicted."""
-
-    def __init__(self, name, *, num_tokens=100):
-        super().__init__(num_tokens=num_tokens)
-        self.name = name
-
-    @property
-    def fingerprint(self):
-        return hash(self.name)
-
-
-def use(policy, entry, time_s):
-    if entry in policy:
-        policy.withdraw(entry)
-    entry.used_at = time_s
-    policy.admit(entry)
 
 
 def test_of_what_was_used_once_the_oldest_goes_first():

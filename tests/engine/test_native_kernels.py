@@ -10,19 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from anaphora.engine.models.fetch import default_cache_dir
 from anaphora.engine.native import build as build_module
 from anaphora.engine.native.build import NotBuilt, build
 from anaphora.engine.native.library import Kernels, load_kernels
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    found = load_kernels(default_cache_dir())
-    if isinstance(found, NotBuilt):
-        pytest.skip(f"native kernels can't be had here: {found.reason}")
-    return found
-
 
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 67))
 

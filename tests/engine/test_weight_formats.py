@@ -8,20 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from anaphora.engine.models.fetch import default_cache_dir
-from anaphora.engine.native.build import NotBuilt
-from anaphora.engine.native.library import Kernels, load_kernels
+from anaphora.engine.native.library import Kernels
 from anaphora.engine.request import Sampling
 from anaphora.engine.weight_formats import PackedMatrix, WeightFormat, pack_exactly, unpack
 from anaphora.testing.random_models import random_model
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    found = load_kernels(default_cache_dir())
-    if isinstance(found, NotBuilt):
-        pytest.skip(f"native kernels can't be had here: {found.reason}")
-    return found
 
 
 def q4_1(num_rows: int, depth: int, seed: int) -> torch.Tensor:

@@ -6,7 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from prompts import CHATML_CLOSE, RENDERER, chatml, prompt_of, tool, words
 
-from anaphora.explain.divergence import common_length, diverge
+from anaphora.core.index import common_length
+from anaphora.explain.divergence import diverge
 from anaphora.prompt.canonical import Message, Prompt, Text
 from anaphora.prompt.render import Renderer
 
@@ -56,7 +57,7 @@ def test_token_is_the_first_that_differs_and_holds_the_character(case: tuple[Pro
     assert found is not None
     assert list(first.tokens[: found.token_index]) == list(second.tokens[: found.token_index])
     assert first.tokens[found.token_index] != second.tokens[found.token_index]
-    assert found.token_index == common_length(first, second)
+    assert found.token_index == common_length(first.tokens, second.tokens)
     assert int(second.offsets[found.token_index, 0]) <= found.text_index
     assert found.path == path
 
@@ -69,7 +70,7 @@ def test_prompt_that_goes_on_does_not_diverge(messages: list[str], system: str) 
     assert diverge(first, first) is None
     assert diverge(first, later) is None
     assert diverge(later, first) is None
-    assert common_length(first, later) == len(first.tokens)
+    assert common_length(first.tokens, later.tokens) == len(first.tokens)
 
 
 def test_change_that_shows_behind_its_part_is_still_that_parts() -> None:

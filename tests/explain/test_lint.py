@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompts import prompt_of, side, tool
 
-from anaphora.explain.divergence import common_length
+from anaphora.core.index import common_length
 from anaphora.explain.lint import closest, lint_log, lint_prompt
 from anaphora.explain.reasons import Side
 from anaphora.prompt.canonical import CacheMark, Message, Prompt, Text
@@ -122,7 +122,7 @@ def test_of_equally_close_requests_the_same_scope_wins() -> None:
 def test_window_bounds_how_far_back_is_looked() -> None:
     log = [side(prompt_of(word, system="")) for word in ("same", "x", "same")]
     whole = len(log[0].rendered.tokens)
-    assert lint_log(log).num_reused == common_length(log[0].rendered, log[1].rendered) + whole
+    assert lint_log(log).num_reused == common_length(log[0].rendered.tokens, log[1].rendered.tokens) + whole
     assert lint_log(log, window=1).num_reused < lint_log(log).num_reused
 
 

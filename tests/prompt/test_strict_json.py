@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from anaphora.prompt.strict_json import MAX_DEPTH, NotJson, read_json
+from anaphora.prompt.strict_json import MAX_DEPTH, NotJson, read_json, values_in
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,11 @@ def test_depth_has_one_limit_whatever_is_nested(opening: str, closing: str) -> N
     assert json.dumps(read_json(opening * levels + "1" + closing * levels))
     with pytest.raises(NotJson, match=f"more than {MAX_DEPTH} levels"):
         read_json("[" + opening * levels + "1" + closing * levels + "]")
+
+
+def test_values_of_a_file_are_one_value_a_list_or_lines() -> None:
+    assert list(values_in('{"a": 1}')) == [("line 1", {"a": 1})]
+    assert list(values_in("[1, null]")) == [("entry 1", 1), ("entry 2", None)]
+    assert list(values_in('1\n\n{"a"\n"\u2028"\n')) == [("line 1", 1), ("line 3", None), ("line 4", "\u2028")]
+    assert list(values_in("[" * 100_000)) == [("line 1", None)]
+    assert not list(values_in(" \n"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anaphora.api.layouts import layout_of
-from anaphora.api.wire import refuse
+from anaphora.api.wire import refuse, settled_text
 from anaphora.contract.anthropic import (
     AnthropicRules,
     AnthropicSettings,
@@ -57,17 +57,13 @@ def _settings(body: dict[str, Any]) -> AnthropicSettings:
     return AnthropicSettings(
         tool_choice=None if named in ({}, {"type": "auto"}) else json.dumps(named),
         disables_parallel_tools=choice.get("disable_parallel_tool_use") is True,
-        thinking=_told(body.get("thinking")),
+        thinking=settled_text(body.get("thinking")),
         effort=None if output.get("effort") is None else str(output["effort"]),
-        task_budget=_told(output.get("task_budget")),
-        output_format=_told(output.get("format")),
+        task_budget=settled_text(output.get("task_budget")),
+        output_format=settled_text(output.get("format")),
         speed=None if body.get("speed") is None else str(body["speed"]),
         has_citations=any(_cites(block) for _, block in _blocks(body)),
     )
-
-
-def _told(value: object) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True)
 
 
 def _cites(block: dict[str, Any]) -> bool:

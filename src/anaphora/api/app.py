@@ -39,13 +39,13 @@ from anaphora.api.http import (
 )
 from anaphora.api.metrics import Metrics
 from anaphora.api.models import ServedModels
-from anaphora.api.openai import read_chat
+from anaphora.api.openai import ChatCall, read_chat
 from anaphora.api.openai_completions import CompletionReply, read_completion
-from anaphora.api.openai_marks import chat_words, keyed_prompt, responses_words
+from anaphora.api.openai_marks import KeyedPrompt, chat_words, keyed_prompt, responses_words
 from anaphora.api.openai_reply import ChatReply
 from anaphora.api.request_log import RequestLog
 from anaphora.api.response_store import ResponseStore
-from anaphora.api.responses import read_input_tokens, read_responses
+from anaphora.api.responses import ResponsesCall, read_input_tokens, read_responses
 from anaphora.api.responses_reply import ResponseReply
 from anaphora.api.serving import Asker, Serving, new_id
 from anaphora.api.source import Source
@@ -115,12 +115,7 @@ class Api:
 
         call, rendered, keyed = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("chatcmpl-"))
-        tab = self._contracts.open_chat(
-            keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
-        )
-        source = self._serving.submit_prompt(
-            rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
-        )
+        source = self._ask(incoming, call, (rendered, keyed), asker)
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
         return await self._respond(incoming, source, chat_writer(reply, call.model), is_streamed=call.is_streamed)
 
@@ -134,12 +129,7 @@ class Api:
 
         call, rendered, keyed = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("resp_"))
-        tab = self._contracts.open_chat(
-            keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
-        )
-        source = self._serving.submit_prompt(
-            rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
-        )
+        source = self._ask(incoming, call, (rendered, keyed), asker)
 
         def keep(response: dict[str, Any]) -> None:
             if call.is_stored:
@@ -149,6 +139,22 @@ class Api:
             response_id=asker.response_id, created=int(time.time()), call=call, new_id=new_id, keep=keep
         )
         return await self._respond(incoming, source, response_writer(reply, call.model), is_streamed=call.is_streamed)
+
+    def _ask(
+        self,
+        incoming: Incoming,
+        call: ChatCall | ResponsesCall,
+        prepared: tuple[Rendered, KeyedPrompt],
+        asker: Asker,
+    ) -> Source:
+        """Reckon a request of either OpenAI endpoint in the ledgers, and start answering it."""
+        rendered, keyed = prepared
+        tab = self._contracts.open_chat(
+            keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
+        )
+        return self._serving.submit_prompt(
+            rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
+        )
 
     async def count_input_tokens(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> int:

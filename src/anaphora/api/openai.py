@@ -4,6 +4,7 @@ Fields that would change the answer and can't be honoured are refused by name; f
 (`user`, `metadata`, `store`, `service_tier`, ...) and fields nobody here knows are left alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -108,7 +109,8 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     max_tokens = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
     messages = tuple(_message(value, f"messages[{index}]") for index, value in enumerate(request.messages))
-    prompt = Prompt(messages=messages, tools=tools, tool_choice=_tool_choice(request, tools))
+    choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=True)
+    prompt = Prompt(messages=messages, tools=tools, tool_choice=choice)
     return ChatCall(
         model=request.model,
         prompt=prompt,
@@ -182,18 +184,28 @@ def _refuse_what_cant_be_honoured(request: ChatRequest, body: dict[str, Any]) ->
 def _tool(value: dict[str, Any], path: str) -> Tool:
     if value.get("type") != "function":
         refuse(f"{path}.type", 'must be "function".')
-    function = want_object(value.get("function"), f"{path}.function")
-    name = want_text(function.get("name"), f"{path}.function.name")
+    return function_of(want_object(value.get("function"), f"{path}.function"), path, inside=".function")
+
+
+def function_of(value: Mapping[str, Any], path: str, *, inside: str = "") -> Tool:
+    """The tool at `path`, whose name and schema stand `inside` it: Chat Completions nests them, Responses does not.
+
+    Raises: RequestError naming the field.
+    """
+    here = f"{path}{inside}"
+    name = want_text(value.get("name"), f"{here}.name")
     if not name:
-        refuse(f"{path}.function.name", "must not be empty.")
-    description = optional_text(function, "description", f"{path}.function")
-    parameters = function.get("parameters")
-    schema = want_object({"type": "object"} if parameters is None else parameters, f"{path}.function.parameters")
-    return Tool(name=name, description=description, schema=json_text(schema), path=path)
+        refuse(f"{here}.name", "must not be empty.")
+    parameters = value.get("parameters")
+    schema = want_object({"type": "object"} if parameters is None else parameters, f"{here}.parameters")
+    return Tool(name, optional_text(value, "description", here), json_text(schema), path)
 
 
-def _tool_choice(request: ChatRequest, tools: tuple[Tool, ...]) -> ToolChoice:
-    choice, parallel = request.tool_choice, request.parallel_tool_calls is not False
+def tool_choice_of(choice: Any, tools: tuple[Tool, ...], *, parallel: bool, nested: bool) -> ToolChoice:
+    """How a request wants its tools called. `nested`: a chosen function is named in an object of its own.
+
+    Raises: RequestError naming the field.
+    """
     if choice is None or choice == "auto":
         return ToolChoice("auto", parallel=parallel)
     if choice == "none":
@@ -206,10 +218,11 @@ def _tool_choice(request: ChatRequest, tools: tuple[Tool, ...]) -> ToolChoice:
         return ToolChoice("any", parallel=parallel)
     if choice.get("type") != "function":
         refuse("tool_choice.type", 'must be "function".')
-    function = want_object(choice.get("function"), "tool_choice.function")
-    name = want_text(function.get("name"), "tool_choice.function.name")
+    path = "tool_choice.function" if nested else "tool_choice"
+    chosen = want_object(choice.get("function"), path) if nested else choice
+    name = want_text(chosen.get("name"), f"{path}.name")
     if name not in {tool.name for tool in tools}:
-        refuse("tool_choice.function.name", f"there is no tool named {name[:80]!r}.")
+        refuse(f"{path}.name", f"there is no tool named {name[:80]!r}.")
     return ToolChoice("tool", name, parallel)
 
 

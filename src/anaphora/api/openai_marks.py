@@ -1,13 +1,12 @@
 """What a Chat Completions or Responses request says on caching: options, breakpoints, settings in its prefix. Pure."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anaphora.api.layouts import layout_of
 from anaphora.api.responses import Item, marked_parts
-from anaphora.api.wire import refuse, want_object, want_text
+from anaphora.api.wire import refuse, settled_text, want_object, want_text
 from anaphora.contract.layout import Layout, Levels
 from anaphora.contract.openai import (
     LIFETIMES,
@@ -48,10 +47,10 @@ def chat_words(body: Mapping[str, Any], rules: OpenAIRules) -> CacheWords:
     """The words of a Chat Completions request that has been read."""
     settings = OpenAISettings(
         parallel_tools=body.get("parallel_tool_calls") is not False,
-        text_format=_told(body.get("response_format")),
-        effort=_told(body.get("reasoning_effort")),
-        verbosity=_told(body.get("verbosity")),
-        service_tier=_told(body.get("service_tier")),
+        text_format=settled_text(body.get("response_format")),
+        effort=settled_text(body.get("reasoning_effort")),
+        verbosity=settled_text(body.get("verbosity")),
+        service_tier=settled_text(body.get("service_tier")),
     )
     takes_long = not isinstance(rules, BreakpointRules) or rules.chat_takes_12h
     return CacheWords(body, settings, _chat_parts(body), ("30m",), ("30m", "12h") if takes_long else ("30m",))
@@ -62,10 +61,10 @@ def responses_words(body: Mapping[str, Any], items: Sequence[Item]) -> CacheWord
     text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
     settings = OpenAISettings(
         parallel_tools=body.get("parallel_tool_calls") is not False,
-        text_format=_told(text.get("format")),
-        effort=_told(reasoning.get("effort")),
-        verbosity=_told(text.get("verbosity")),
-        service_tier=_told(body.get("service_tier")),
+        text_format=settled_text(text.get("format")),
+        effort=settled_text(reasoning.get("effort")),
+        verbosity=settled_text(text.get("verbosity")),
+        service_tier=settled_text(body.get("service_tier")),
     )
     return CacheWords(body, settings, marked_parts(items), tuple(LIFETIMES))
 
@@ -134,10 +133,6 @@ def _chat_parts(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], st
         for number, part in enumerate(content if isinstance(content, list) else ()):
             path = f"messages[{index}].content[{number}]"
             yield part, path, f"messages[{index}].content" if message.get("role") == "tool" else path
-
-
-def _told(value: object) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True)
 
 
 def _optional(body: Mapping[str, Any], name: str) -> str | None:

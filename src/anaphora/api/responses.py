@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from anaphora.api.openai import MAX_TOP_LOGPROBS
-from anaphora.api.wire import WireModel, json_text, optional_text, refuse, validated, want_list, want_object, want_text
+from anaphora.api.openai import MAX_TOP_LOGPROBS, function_of, tool_choice_of
+from anaphora.api.wire import WireModel, optional_text, refuse, validated, want_list, want_object, want_text
 from anaphora.engine.request import Sampling
-from anaphora.prompt.canonical import Message, Part, Prompt, Role, Text, Thinking, Tool, ToolChoice, ToolResult, ToolUse
+from anaphora.prompt.canonical import Message, Part, Prompt, Role, Text, Thinking, Tool, ToolResult, ToolUse
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _LOGPROBS = "message.output_text.logprobs"
@@ -148,7 +148,8 @@ def _prompt(request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]]) -
         refuse("input", "must not be empty.")
     tools = tuple(_tools(request.tools or []))
     system = (Text(request.instructions, "instructions"),) if request.instructions else ()
-    prompt = Prompt(messages=messages, system=system, tools=tools, tool_choice=_tool_choice(request, tools))
+    choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=False)
+    prompt = Prompt(messages=messages, system=system, tools=tools, tool_choice=choice)
     return prompt, items
 
 
@@ -235,41 +236,12 @@ def _tools(values: Sequence[dict[str, Any]]) -> Iterator[Tool]:
         path = f"tools[{index}]"
         kind = want_text(value.get("type"), f"{path}.type")
         if kind == "function":
-            yield _function(value, path)
+            yield function_of(value, path)
         elif kind == "namespace":
             for number, tool in enumerate(want_list(value.get("tools"), f"{path}.tools")):
-                yield _function(want_object(tool, f"{path}.tools[{number}]"), f"{path}.tools[{number}]")
+                yield function_of(want_object(tool, f"{path}.tools[{number}]"), f"{path}.tools[{number}]")
         elif not kind.startswith(_HOSTS_OWN):
             refuse(f"{path}.type", f"{kind[:40]!r} is not supported: only functions are.")
-
-
-def _function(value: Mapping[str, Any], path: str) -> Tool:
-    name = want_text(value.get("name"), f"{path}.name")
-    if not name:
-        refuse(f"{path}.name", "must not be empty.")
-    parameters = value.get("parameters")
-    schema = want_object({"type": "object"} if parameters is None else parameters, f"{path}.parameters")
-    return Tool(name, optional_text(value, "description", path), json_text(schema), path)
-
-
-def _tool_choice(request: InputTokensRequest, tools: tuple[Tool, ...]) -> ToolChoice:
-    choice, parallel = request.tool_choice, request.parallel_tool_calls is not False
-    if choice is None or choice == "auto":
-        return ToolChoice("auto", parallel=parallel)
-    if choice == "none":
-        return ToolChoice("none", parallel=parallel)
-    if choice != "required" and not isinstance(choice, dict):
-        refuse("tool_choice", "must be none, auto, required, or an object that names a function.")
-    if not tools:
-        refuse("tool_choice", "needs tools.")
-    if choice == "required":
-        return ToolChoice("any", parallel=parallel)
-    if choice.get("type") != "function":
-        refuse("tool_choice.type", 'must be "function".')
-    name = want_text(choice.get("name"), "tool_choice.name")
-    if name not in {tool.name for tool in tools}:
-        refuse("tool_choice.name", f"there is no tool named {name[:80]!r}.")
-    return ToolChoice("tool", name, parallel)
 
 
 def _echoed(request: ResponsesRequest, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def optional_text(value: Mapping[str, Any], name: str, path: str) -> str:
     return "" if text is None else want_text(text, f"{path}.{name}")
 
 
+def settled_text(value: object) -> str | None:
+    """JSON that is the same for the same value, in whichever order its keys came. None: not given."""
+    return None if value is None else json.dumps(value, sort_keys=True)
+
+
 def json_text(value: object) -> str:
     """JSON with keys in the order they came, spaced as models write it."""
     return json.dumps(value, ensure_ascii=False)

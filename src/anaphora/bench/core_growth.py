@@ -18,9 +18,9 @@ import numpy as np
 from anaphora.bench.core_index import LONG_PROMPT_TOKENS, SPACE, acquire, index_bytes_per_token, random_tokens, store
 from anaphora.bench.lines import Line, at_most
 from anaphora.bench.machine import Machine
+from anaphora.bench.report import new_figure
 from anaphora.core.cache import CacheLimits, PrefixCache
 from anaphora.core.index import Tokens
-from anaphora.errors import SettingsError
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -176,13 +176,7 @@ def write_growth(numbers: GrowthNumbers, machine: Machine, folder: Path) -> list
 
 def _plot(numbers: GrowthNumbers, machine: Machine, path: Path) -> None:
     """Draw time against cached tokens, both logarithmic: flat is a constant cost, a climb by itself a linear one."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError("The plot needs matplotlib: pip install 'anaphora[bench]'.") from error
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8, 5)
     axes = figure.add_subplot()
     for one in numbers.operations:
         axes.plot(numbers.sizes, one.times_us, marker="o", label=f"{one.name} ({one.ratio:.2f} x)")

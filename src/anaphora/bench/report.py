@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -48,18 +49,24 @@ def write_files(lines: Sequence[Line], machine: Machine, folder: Path, *, name: 
     return [data, picture]
 
 
-def _plot(lines: Sequence[Line], machine: Machine, path: Path) -> None:
-    """Draw the milliseconds behind every ratio as pairs of bars, on a logarithmic axis."""
+def new_figure(width: float, height: float) -> Any:
+    """Give an empty figure of so many inches that needs no screen. Raises SettingsError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise SettingsError("The plot needs matplotlib: pip install 'anaphora[bench]'.") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plot(lines: Sequence[Line], machine: Machine, path: Path) -> None:
+    """Draw the milliseconds behind every ratio as pairs of bars, on a logarithmic axis."""
     timed = [(line, {n: v for n, v in line.parts.items() if "_ms" in n}) for line in lines]
     timed = [(line, parts) for line, parts in timed if parts]
     num_bars = sum(len(parts) for _, parts in timed)
-    figure = Figure(figsize=(10, 1.2 + 0.32 * num_bars + 0.2 * len(timed)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 1.2 + 0.32 * num_bars + 0.2 * len(timed))
     axes = figure.add_subplot()
     place, ticks = 0.0, []
     for line, parts in timed:

@@ -6,7 +6,7 @@ rendering, a token is a word or a sign. Places and reasons are a model's own; nu
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from anaphora.errors import AnaphoraError, RequestError
 from anaphora.explain.reasons import Side
 from anaphora.prompt.canonical import Prompt
 from anaphora.prompt.render import Encoded, Renderer
+from anaphora.prompt.strict_json import values_in
 
 _WORDS = re.compile(r" ?\w+|\s+|[^\w\s]")
 _ANTHROPIC_ONLY = re.compile(r'"(cache_control|input_schema|tool_use|tool_result|anthropic_version)"')
@@ -55,7 +56,7 @@ class Reader:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableRequests(f"{path} can't be read: {error}.") from None
-        for where, value in _values(text):
+        for where, value in values_in(text):
             try:
                 sides.append(self._side(value))
             except RequestError as error:
@@ -90,25 +91,3 @@ def _prompt(body: Mapping[str, Any]) -> Prompt:
     if body.get("system") is not None or _ANTHROPIC_ONLY.search(json.dumps(body)):
         return read_count(dict(body)).prompt
     return read_chat(dict(body)).prompt
-
-
-def _values(text: str) -> Iterator[tuple[str, Any]]:
-    """Each value and where it stands."""
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                yield f"line {number}", _value(line)
-        return
-    if isinstance(whole, list):
-        yield from ((f"entry {number}", value) for number, value in enumerate(whole, start=1))
-    else:
-        yield "line 1", whole
-
-
-def _value(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None

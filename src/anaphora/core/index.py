@@ -240,6 +240,8 @@ def walk(start: Node, tokens: Tokens) -> Walk:
 def common_length(left: Tokens, right: Tokens) -> int:
     """Count the tokens that open both. Cost: one vectorised comparison."""
     length = min(len(left), len(right))
+    if not length:
+        return 0
     differs = left[:length] != right[:length]
     first = int(differs.argmax())
     return first if differs[first] else length

@@ -1,13 +1,11 @@
 """Read request logs and usage exports. A line that can't be read is left out and told, never guessed."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anaphora.contract.usage_records import NoUsage, UsageRecord, records_of
 from anaphora.errors import AnaphoraError
+from anaphora.prompt.strict_json import values_in
 
 
 class UnreadableUsage(AnaphoraError):
@@ -35,7 +33,7 @@ def read_usage(path: Path) -> UsageFile:
         raise UnreadableUsage(f"{path} can't be read: {error}.") from None
     records: list[UsageRecord] = []
     problems: list[str] = []
-    for where, value in _values(text):
+    for where, value in values_in(text):
         try:
             if not isinstance(value, dict):
                 raise NoUsage("is not a JSON object")
@@ -46,26 +44,3 @@ def read_usage(path: Path) -> UsageFile:
         first = problems[0] if problems else "It is empty."
         raise UnreadableUsage(f"{path} has no usage in it. {first}")
     return UsageFile(path, tuple(records), tuple(problems))
-
-
-def _values(text: str) -> Iterator[tuple[str, Any]]:
-    """Each value and where it stands."""
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield f"line {number}", _value(line)
-        return
-    if isinstance(whole, list):
-        for number, value in enumerate(whole, start=1):
-            yield f"entry {number}", value
-    else:
-        yield "the object", whole
-
-
-def _value(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

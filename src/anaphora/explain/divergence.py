@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anaphora.core.index import common_length
 from anaphora.prompt.locate import Piece
 from anaphora.prompt.render import Rendered
 
@@ -41,22 +42,12 @@ class Divergence:
     second: Excerpt
 
 
-def common_length(first: Rendered, second: Rendered) -> int:
-    """How many tokens both prompts open with.
-
-    Cost: one comparison of each token.
-    """
-    length = min(len(first.tokens), len(second.tokens))
-    differing = np.flatnonzero(first.tokens[:length] != second.tokens[:length])
-    return int(differing[0]) if len(differing) else length
-
-
 def diverge(first: Rendered, second: Rendered) -> Divergence | None:
     """Where the second prompt leaves the first. None: one goes on where the other ends, or they are equal.
 
     Cost: one pass over the tokens and the parts.
     """
-    token_index = common_length(first, second)
+    token_index = common_length(first.tokens, second.tokens)
     if token_index == min(len(first.tokens), len(second.tokens)):
         return None
     text_index = _first_difference(first, second, token_index)

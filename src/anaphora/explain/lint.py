@@ -16,7 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from anaphora.explain.divergence import common_length, texts_by_path
+from anaphora.core.index import common_length
+from anaphora.explain.divergence import texts_by_path
 from anaphora.explain.reasons import Explanation, Side, explain
 from anaphora.explain.volatile import Volatile, VolatileKind, find_volatile
 from anaphora.prompt.canonical import Part, Prompt, Tool
@@ -101,7 +102,7 @@ def closest(earlier: Sequence[Side], side: Side) -> Explanation | None:
     """
     if not earlier:
         return None
-    lengths = [common_length(one.rendered, side.rendered) for one in earlier]
+    lengths = [common_length(one.rendered.tokens, side.rendered.tokens) for one in earlier]
     ranks = [
         (length, one.scope == side.scope, index)
         for index, (length, one) in enumerate(zip(lengths, earlier, strict=True))

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from anaphora.explain.divergence import Divergence, common_length, diverge, repeated_tokens, tail_tokens, texts_by_path
+from anaphora.core.index import common_length
+from anaphora.explain.divergence import Divergence, diverge, repeated_tokens, tail_tokens, texts_by_path
 from anaphora.explain.volatile import VolatileKind, volatile_at
 from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
 from anaphora.prompt.render import Rendered
@@ -148,10 +149,12 @@ def explain(first: Side, second: Side) -> Explanation:
     names = sorted({*first.scope, *second.scope})
     changed = next((name for name in names if first.scope.get(name) != second.scope.get(name)), None)
     if changed is not None:
-        return Explanation("scope_changed", changed, 0, num_tokens, common_length(first.rendered, second.rendered))
+        return Explanation(
+            "scope_changed", changed, 0, num_tokens, common_length(first.rendered.tokens, second.rendered.tokens)
+        )
     divergence = diverge(first.rendered, second.rendered)
     if divergence is None:
-        return Explanation("none", "", common_length(first.rendered, second.rendered), num_tokens)
+        return Explanation("none", "", common_length(first.rendered.tokens, second.rendered.tokens), num_tokens)
     num_lost = repeated_tokens(first.rendered, second.rendered, divergence.token_index)
     found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, num_lost, divergence)
     if divergence.path is None:

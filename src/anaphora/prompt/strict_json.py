@@ -1,10 +1,12 @@
-"""JSON as the standard has it, and no more of it than can be worked on: what is read here can be written again.
+"""JSON as the standard has it, and no more of it than can be worked on: what is read here can be written again;
+and files of JSON, whole or line by line.
 
 Python's own reader takes NaN, halves of characters and any depth; each of them breaks whoever writes or encodes
 the value later, far from where it came in.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 MAX_DEPTH = 128
@@ -35,6 +37,31 @@ def read_json(text: str) -> Any:
         except UnicodeEncodeError:
             raise NotJson("an escaped surrogate without its other half is no character") from None
     return value
+
+
+def values_in(text: str) -> Iterator[tuple[str, Any]]:
+    """Each value of a file and where it stands: one JSON value, the entries of a list, or a value on each line.
+
+    A line that is no JSON gives None. Lines end at line feeds alone: others may stand within a JSON string.
+    """
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                yield f"line {number}", _value_of(line)
+        return
+    if isinstance(whole, list):
+        yield from ((f"entry {number}", value) for number, value in enumerate(whole, start=1))
+    else:
+        yield "line 1", whole
+
+
+def _value_of(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"

@@ -15,7 +15,7 @@ from anaphora.bench.load.calls import RUN, Answered, Failed, WaveResult
 from anaphora.bench.load.drive import Results
 from anaphora.bench.load.figures import Spread, Summary, summary_of
 from anaphora.bench.machine import Machine
-from anaphora.errors import SettingsError
+from anaphora.bench.report import new_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +138,7 @@ def write_files(report: Report, folder: Path, *, name: str) -> list[Path]:
 
 def _plot(report: Report, path: Path) -> None:
     """Draw how many requests had their first token, and their end, by when; and whose tokens were computed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError("The plot needs matplotlib: pip install 'anaphora[bench]'.") from error
-    figure = Figure(figsize=(14, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(14, 4.5)
     first, total, tokens = figure.subplots(1, 3)
     for index, ((server, wave), rounds) in enumerate(report.results.waves.items()):
         name = server if wave == RUN else f"{server}, {wave}"
