@@ -688,6 +688,8 @@ def test_tokens_that_are_not_a_row_of_int32_are_our_bug():
         cache.peek(SPACE, tokens("abc").reshape(1, 3))
 
 
-@pytest.mark.parametrize(("left", "right", "length"), [([], [], 0), ([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1], [2], 0)])
+@pytest.mark.parametrize(
+    ("left", "right", "length"), [([], [], 0), ([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1], [2], 0)]
+)
 def test_tokens_that_open_alike_are_counted(left, right, length):
     assert common_length(np.array(left, dtype=np.int32), np.array(right, dtype=np.int32)) == length

@@ -22,7 +22,7 @@ from anaphora.engine.decoder_weights import DecoderWeights, LayerWeights, decode
 from anaphora.engine.kv_pool import KvPool, gather
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, Run, Step, address, matrix, structures
-from anaphora.engine.step import StepPlan
+from anaphora.engine.step import Rows, StepPlan, Write
 from anaphora.engine.weight_formats import PackedMatrix, pack_exactly
 from anaphora.errors import EngineFailure
 
@@ -106,25 +106,28 @@ class NativeRunner:
         return logits
 
     def _run_many(self, hidden: Tensor, step: Step, plan: StepPlan, logit_rows: Sequence[int]) -> Tensor:
+        written = [Extent(write.slot_start, write.length) for write in plan.writes]
         self.attention.plan = plan
         try:
             for index, weights in enumerate(self._weights.layers):
-                self._run_layer(index, weights, hidden, step)
+                self._run_layer(index, weights, hidden, step=step, written=written)
         finally:
             self.attention.plan = None
         rows = hidden[torch.tensor(logit_rows, dtype=torch.int64)]
         normed = self._kernels.norm_rows(rows, self._weights.final_norm, self._weights.epsilon)
+        if len(normed) <= self.max_few_rows:
+            return self._kernels.linear(normed, self._packed.head, self._weights.head_bias)
         return functional.linear(normed, self._weights.head, self._weights.head_bias)
 
-    def _run_layer(self, index: int, weights: LayerWeights, hidden: Tensor, step: Step) -> None:
-        """Add one layer's work to hidden [num_rows, hidden], in place."""
-        kernels, epsilon, plan = self._kernels, self._weights.epsilon, self.attention.plan
-        assert plan is not None
+    def _run_layer(
+        self, index: int, weights: LayerWeights, hidden: Tensor, *, step: Step, written: Sequence[Extent]
+    ) -> None:
+        """Add one layer's work to hidden [num_rows, hidden], in place. `written`: the slots of the rows' own KV."""
+        kernels, epsilon = self._kernels, self._weights.epsilon
         normed = kernels.norm_rows(hidden, weights.attention_norm, epsilon)
         qkv = functional.linear(normed, weights.qkv, weights.qkv_bias)
         query = kernels.place_rows(self._model, index, qkv, step)
-        own = [Extent(write.slot_start, write.length) for write in plan.writes]
-        fresh = gather(self._pool.keys[index], own), gather(self._pool.values[index], own)
+        fresh = gather(self._pool.keys[index], written), gather(self._pool.values[index], written)
         attended = self.attention.attend(index, query, fresh, Scores(self._weights.scale))
         _add_product(hidden, attended.view(len(hidden), -1), weights.output, weights.output_bias)
         normed = kernels.norm_rows(hidden, weights.feed_norm, epsilon)
@@ -151,23 +154,34 @@ def _runs(plan: StepPlan) -> tuple[list[Run], list[int]]:
     runs: list[Run] = []
     rows: list[int] = []
     for read in plan.reads:
-        readers = [row for index in read.readers for row in _rows_of(plan, index)]
-        runs.append(Run(read.extent.start, read.extent.length, len(rows), len(readers), ALL_VISIBLE))
-        rows += readers
-    for index, sequence in enumerate(plan.sequences):
-        if sequence.num_rows == 1:  # reads itself as a part of its past
-            continue
-        for write in plan.writes:
-            if sequence.row_start <= write.row_start < sequence.row_stop:
-                seen_from = write.row_start - sequence.row_start
-                runs.append(Run(write.slot_start, write.length, len(rows), sequence.num_rows, seen_from))
-        rows_of = list(_rows_of(plan, index))
-        rows += rows_of
+        first = len(rows)
+        for index in read.readers:
+            rows += _rows_of(plan.sequences[index])
+        runs.append(Run(read.extent.start, read.extent.length, first, len(rows) - first, ALL_VISIBLE))
+    own_rows: Rows | None = None
+    for sequence, write in _own_writes(plan):
+        if sequence.num_rows == 1:
+            continue  # it reads itself as a part of its past
+        if sequence is not own_rows:
+            own_rows, first = sequence, len(rows)
+            rows += _rows_of(sequence)
+        seen_from = write.row_start - sequence.row_start
+        runs.append(Run(write.slot_start, write.length, first, sequence.num_rows, seen_from))
     return runs, rows
 
 
-def _rows_of(plan: StepPlan, index: int) -> Iterator[int]:
-    return iter(range(plan.sequences[index].row_start, plan.sequences[index].row_stop))
+def _own_writes(plan: StepPlan) -> Iterator[tuple[Rows, Write]]:
+    """Give each write with the sequence whose rows it places. Both stand in the order of rows."""
+    sequences = iter(plan.sequences)
+    sequence = next(sequences)
+    for write in plan.writes:
+        while write.row_start >= sequence.row_stop:
+            sequence = next(sequences)
+        yield sequence, write
+
+
+def _rows_of(sequence: Rows) -> range:
+    return range(sequence.row_start, sequence.row_stop)
 
 
 _MATRICES = ("qkv", "output", "gate_up", "down")
