@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine_world import (
     ByHand,
+    Cold,
     check_is_idle,
     check_receipt,
     cold_copy,
@@ -26,6 +27,7 @@ from anaphora.engine.engine import Engine
 from anaphora.engine.models.catalog import CATALOG, DEFAULT_MODEL
 from anaphora.engine.models.describe import loaded_model
 from anaphora.engine.models.fetch import default_cache_dir, is_fetched
+from anaphora.engine.models.loading import load_model
 from anaphora.engine.request import Sampling, Tenant
 from anaphora.engine.settings import EngineSettings
 from anaphora.testing.random_models import UNCACHEABLE_FAMILIES, random_model
@@ -350,10 +352,34 @@ def test_context_may_be_shorter_than_the_models(rng: np.random.Generator) -> Non
         assert found.completions[0].finish_reason == "length"
 
 
-@pytest.mark.skipif(
+needs_default_model = pytest.mark.skipif(
     not is_fetched(CATALOG[DEFAULT_MODEL], cache_dir=default_cache_dir()),
     reason="the default model is not in the cache folder",
 )
+
+
+@needs_default_model
+def test_default_model_answers_every_tail_length_around_a_prefix_like_a_cold_model(rng: np.random.Generator) -> None:
+    served, untouched = (
+        load_model(DEFAULT_MODEL, cache_dir=default_cache_dir(), device=torch.device("cpu"), progress=False)
+        for _ in range(2)
+    )
+    cold, size = Cold(untouched), served.spec.vocab_size
+    prefix = random_tokens(rng, 16, vocab_size=size)
+    with Engine(served, EngineSettings(kv_pool_bytes=512 << 20)) as engine:
+        engine.generate(prefix.tolist(), temperature=0.0, max_tokens=1)
+        for num_tail in range(1, 65):
+            tail = random_tokens(rng, num_tail, vocab_size=size)
+            tail[0] = num_tail  # so that no two tails open alike
+            prompt = np.concatenate([prefix, tail])
+            found = engine.generate(prompt.tolist(), temperature=0.0, max_tokens=2, ignore_end=True)
+            assert found.receipt.num_computed_tokens == num_tail
+            cold.check(prompt, found, max_tokens=2)
+        check_is_idle(engine)
+    print(f"{DEFAULT_MODEL}: {cold.num_near_ties} near ties in {cold.num_tokens_compared} tokens")
+
+
+@needs_default_model
 def test_default_model_reuses_prompt_and_reply_in_the_next_turn_of_a_chat() -> None:
     settings = EngineSettings(kv_pool_bytes=64 << 20)
     with Engine.load(settings=settings, progress=False) as engine:
