@@ -140,7 +140,7 @@ def test_kernel_tables_are_printed(model_folder: Path, monkeypatch: pytest.Monke
 
 
 def test_steps_table_is_printed_or_says_why_not(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = partial(compare_steps, rows=(1, 3), num_past=20, num_rounds=1)
+    few = partial(compare_steps, steps=((1, 3), (2, 4)), num_past=20, num_rounds=1)
     monkeypatch.setattr(anaphora.bench.show, "compare_steps", few)
     done = CliRunner().invoke(app, ["bench", "steps", "--model", str(model_folder)])
     if isinstance(load_kernels(default_cache_dir()), NotBuilt):

@@ -73,10 +73,19 @@ def show_steps(model: str, *, cache_dir: Path | None) -> bool:
         Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
         return False
     table = Table(title="A step over 2,000 cached tokens", caption=this_machine().stamp, title_justify="left")
-    for heading in ("new rows", "one call, ms", "by layer, ms", "torch, ms", "one call / by layer", "one call / torch"):
+    for heading in (
+        "sequences",
+        "new rows",
+        "one call, ms",
+        "by layer, ms",
+        "torch, ms",
+        "one call / by layer",
+        "one call / torch",
+    ):
         table.add_column(heading, justify="right")
     for step in compare_steps(loaded, kernels):
         table.add_row(
+            f"{step.num_sequences}",
             f"{step.num_rows:,}",
             *(f"{value:,.1f}" for value in (step.one_call_ms, step.by_layer_ms, step.torch_ms)),
             f"{step.one_call_ms / step.by_layer_ms:.2f}",

@@ -1,4 +1,4 @@
-"""Whole steps of the model, by number of new rows: what the bound between few and many rows rests on."""
+"""Whole steps of the model, by number of new rows: what the bounds between few and many rows rest on."""
 
 import copy
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ from anaphora.engine.native_runner import NativeRunner
 from anaphora.engine.runner import ExtentRunner, Runner
 from anaphora.engine.step import Rows, plan_step
 
-STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256)
+STEPS = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 64), (1, 96), (1, 128), (1, 256))
+CROWDS = ((8, 8), (8, 64), (8, 128), (8, 256), (8, 512), (8, 1024))
+"""Sequences that share the cached past, and new rows of them all together."""
+
 NUM_PAST = 2000
 
 
@@ -27,7 +30,8 @@ NUM_PAST = 2000
 class StepTimes:
     """One step over a cached past, in milliseconds."""
 
-    num_rows: int
+    num_sequences: int
+    num_rows: int  # of all sequences together
     one_call_ms: float  # native, all layers in one call
     by_layer_ms: float  # native, products by torch
     torch_ms: float  # Transformers' forward over the same pool
@@ -37,38 +41,51 @@ def compare_steps(
     loaded: LoadedModel,
     kernels: Kernels,
     *,
-    rows: Sequence[int] = STEP_ROWS,
+    steps: Sequence[tuple[int, int]] = STEPS + CROWDS,
     num_past: int = NUM_PAST,
-    num_rounds: int = 9,
+    num_rounds: int = 7,
 ) -> list[StepTimes]:
-    """Time steps of one sequence with `num_past` tokens cached. Needs a model that the native kernels know."""
+    """Time steps over `num_past` cached tokens, given as (sequences, rows). Needs a model that the native kernels know.
+
+    Rows are shared out evenly; every sequence reads the whole past and rows of its own.
+    """
     assert why_not_native(loaded) is None, "the native kernels don't know this model"
     twin = copy.deepcopy(loaded)
-    num_slots = num_past + max(rows)
+    num_slots = num_past + max(num_rows for _, num_rows in steps)
     pools = [KvPool(loaded.spec, num_slots=num_slots, dtype=torch.float32, device=loaded.device) for _ in range(2)]
     native, other = NativeRunner(loaded, pools[0], kernels), ExtentRunner(twin, pools[1])
     tokens = np.random.default_rng(0).integers(0, loaded.spec.vocab_size, num_slots).astype(np.int32)
 
-    def in_one_call(start: int, stop: int) -> None:
-        native.max_few_rows = num_slots
-        _step(native, tokens, start, stop)
+    def in_one_call(rows: Sequence[Rows]) -> None:
+        native.max_few_rows = native.max_shared_rows = num_slots
+        _step(native, tokens, rows)
 
-    def by_layer(start: int, stop: int) -> None:
-        native.max_few_rows = 0
-        _step(native, tokens, start, stop)
+    def by_layer(rows: Sequence[Rows]) -> None:
+        native.max_few_rows = native.max_shared_rows = 0
+        _step(native, tokens, rows)
 
     found = []
     with torch.inference_mode():
-        by_layer(0, num_past)
-        _step(other, tokens, 0, num_past)
-        for num_rows in rows:
-            span = num_past, num_past + num_rows
-            ways = (partial(in_one_call, *span), partial(by_layer, *span), partial(_step, other, tokens, *span))
+        past = [Rows(0, 0, num_past, 0, (Extent(0, num_past),))]
+        by_layer(past)
+        _step(other, tokens, past)
+        for num_sequences, num_rows in steps:
+            rows = _rows(num_sequences, num_rows // num_sequences, num_past)
+            ways = (partial(in_one_call, rows), partial(by_layer, rows), partial(_step, other, tokens, rows))
             times = interleaved(*(partial(seconds, way) for way in ways), num_rounds=num_rounds)
-            found.append(StepTimes(num_rows, *(1e3 * median(own) for own in times)))
+            found.append(StepTimes(num_sequences, num_rows, *(1e3 * median(own) for own in times)))
     return found
 
 
-def _step(runner: Runner, tokens: np.ndarray, start: int, stop: int) -> None:
-    rows = Rows(0, 0, stop - start, start, (Extent(0, stop),))
-    runner.run(tokens[start:stop], np.arange(start, stop), plan_step([rows]), [stop - start - 1])
+def _rows(num_sequences: int, num_each: int, num_past: int) -> list[Rows]:
+    """Sequences that go on from one past, each in slots of its own."""
+    return [
+        Rows(index, index * num_each, num_each, num_past, (Extent(0, num_past), Extent(start, num_each)))
+        for index, start in enumerate(range(num_past, num_past + num_sequences * num_each, num_each))
+    ]
+
+
+def _step(runner: Runner, tokens: np.ndarray, rows: Sequence[Rows]) -> None:
+    positions = np.concatenate([np.arange(one.position, one.position + one.num_rows) for one in rows])
+    ids = tokens[: rows[-1].row_stop]
+    runner.run(ids, positions, plan_step(rows), [one.row_stop - 1 for one in rows])

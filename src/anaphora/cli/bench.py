@@ -64,7 +64,7 @@ def attention(model: Model = None) -> None:
 
 @app.command()
 def steps(model: Model = None) -> None:
-    """Compare whole steps, from 1 to 256 new tokens: in one native call, layer by layer, through Transformers."""
+    """Compare whole steps, of one sequence and of eight: in one native call, layer by layer, through Transformers."""
     from anaphora.bench.show import show_steps
 
     settings = _settings(model)

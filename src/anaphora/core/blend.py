@@ -21,32 +21,30 @@ from anaphora.core.leaf_lists import Memory
 from anaphora.core.shadows import Floats, Shadows
 
 HALF_LIVES_S = (0.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
-"""Shortest first: LRU. Steps of three: between neighbours lie one or two points of tokens hit (docs/experiments.md)."""
+"""Shortest first: LRU. Steps of three: what is best differs by a thousand times, and neighbours keep much the same."""
 LRU = 0
 PRIOR = HALF_LIVES_S.index(300.0)
 """What is used until something comes back that one order would have kept and another not: what was used again outlives
 a first sweep of what is used once."""
 LONGEST = 8.0
-"""A half-life is at most so many times as long as LRU keeps a node: what a longer one promises early in a trace of
-coding agents at 20 % of its working set turned out to be false."""
+"""A half-life is at most so many times as long as LRU keeps a node: what a longer one promises was not seen yet."""
 BUCKETS_EACH = 256.0
 """Buckets of a shadow for each half-life."""
 NARROWEST_S = 0.125
 """Width of a bucket at least."""
 
 FADING = 0.9995
-"""Of what was learned, for each path used: it is about the last two thousand. With 0.999 a tenth less of the gap is
-closed."""
+"""Of what was learned, for each path used: it is about the last two thousand."""
 CERTAINTY_TO_CHANGE, CERTAINTY_TO_STAY = 1.7, 0.5
-"""How far a lead over LRU must be above what chance gives, in standard deviations of the sum of so many paths. With 1
-and less, one of the recorded traces falls below LRU at some size."""
+"""How far a lead over LRU must be above what chance gives, in standard deviations of the sum of so many paths. More to
+change than to stay, so that two that are alike do not take turns."""
 ENOUGH = 0.8
 """Of the best lead: the shortest half-life that has so much is taken, as the one nearest to LRU."""
 NUM_PATHS_BETWEEN = 16
 """Paths used between two choices of the half-life, at least. A change sorts all that is held here, so as many nodes
 must have been used since the last one as are held."""
 REMEMBERED = 1.5
-"""Nodes, gone ones included, for each that is held here. Eight times as many hit no more."""
+"""Nodes, gone ones included, for each that is held here."""
 ROOM_FADING = 0.9999
 """Of the room, for each path used: it is the most tokens held here lately."""
 
@@ -65,8 +63,8 @@ class Blend:
 
     What was evicted is remembered by fingerprint for a while, so a node that comes back goes on where it was, and is
     learned from though it came too late.
-    Cost: O(log nodes) for each node used or evicted, amortised, and about 10 us for each half-life and path used.
-    Memory: about 700 bytes a node, those included that are gone and remembered.
+    Cost: O(log nodes) for each node used or evicted, amortised, and O(half-lives) for each path used.
+    Memory: a note of the ranks for each node, those included that are gone and remembered.
     Source: Lee et al. 2001, "LRFU: a spectrum of policies that subsumes the least recently used and least frequently
     used policies" (there the half-life is given); Qureshi et al. 2007, "Adaptive insertion policies for high
     performance caching" (a duel between policies, there on a part of the cache itself).

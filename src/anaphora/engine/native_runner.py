@@ -26,13 +26,13 @@ from anaphora.engine.step import Rows, StepPlan, Write
 from anaphora.engine.weight_formats import PackedMatrix, pack_exactly
 from anaphora.errors import EngineFailure
 
-MAX_FEW_ROWS = 96
+MAX_FEW_ROWS = 128
 """Up to here a step is one native call. Measured (`anaphora bench steps`): beyond, the library's products win."""
 
-
 MAX_SHARED_ROWS = 512
-"""The same where several sequences share a step. Layer by layer each of them costs a dozen small calls in every layer:
-400 rows of eight sequences over 1,600 shared tokens took 6.7 s so on a busy machine, and 2.3 s in one call."""
+"""The same where several sequences share a step. On an idle machine one call is behind from some 200 rows on, by a
+tenth at most (`anaphora bench steps`). But layer by layer each sequence costs small calls in every layer, at whose ends
+threads wait for each other: on cores that others use too, as under a server's load, that costs far more."""
 
 
 class NativeRunner:
