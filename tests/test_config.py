@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anaphora.config import Settings, load_settings
+from anaphora.core.default_policy import DEFAULT_POLICY
 from anaphora.engine.settings import EngineSettings
 from anaphora.errors import SettingsError
 
@@ -27,7 +28,7 @@ def test_later_layers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ANAPHORA_HOST", "environment")
     monkeypatch.setenv("ANAPHORA_MODEL", "environment")
     settings = load_settings({"model": "flag", "policy": None}, config=path)
-    assert (settings.port, settings.host, settings.model, settings.policy) == (1, "environment", "flag", "lru")
+    assert (settings.port, settings.host, settings.model, settings.policy) == (1, "environment", "flag", DEFAULT_POLICY)
 
 
 def test_file_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

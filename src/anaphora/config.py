@@ -24,6 +24,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from anaphora.core.default_policy import DEFAULT_POLICY
 from anaphora.engine.settings import EngineSettings
 from anaphora.errors import SettingsError
 
@@ -151,7 +152,7 @@ class Settings(BaseSettings):
         Path | None, Field(description="File that gets a JSON line with the usage of every answered request.")
     ] = None
     cache: Annotated[bool, Field(description="Reuse cached prefixes.")] = True
-    policy: Annotated[str, Field(description="Eviction policy.")] = "lru"
+    policy: Annotated[str, Field(description="Eviction policy.")] = DEFAULT_POLICY
     kv_pool_bytes: Annotated[
         Size | None,
         Field(description="Hard cap of keys and values in memory, such as 2GiB; default: a quarter of free memory."),

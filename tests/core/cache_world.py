@@ -15,6 +15,7 @@ from anaphora.core.cache import PrefixCache
 from anaphora.core.events import Cleared, Event, Evicted, Stored
 from anaphora.core.lease import Counts, Lease, Refusal
 from anaphora.core.namespace import Namespace
+from anaphora.core.policy import LeastRecentlyUsed
 from anaphora.testing.honest_memory import HonestMemory, slots_of
 
 SPACES = (Namespace(b"a" * 32), Namespace(b"b" * 32))
@@ -113,7 +114,7 @@ class World:
 
     def __init__(self, num_slots: int) -> None:
         self.events: list[Event] = []
-        self.cache = PrefixCache(num_slots, clock=lambda: 7.0, listener=self.events.append)
+        self.cache = PrefixCache(num_slots, policy=LeastRecentlyUsed, clock=lambda: 7.0, listener=self.events.append)
         self.reference = Reference(num_slots)
         self.memory = HonestMemory()
         self.running: list[Sequence] = []

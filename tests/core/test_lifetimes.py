@@ -11,7 +11,7 @@ from anaphora.core.policy import POLICIES, LeastRecentlyUsed
 
 def make_cache(num_slots: int, *, clock: Clock | None = None, budget: int | None = None, **options) -> PrefixCache:
     limits = CacheLimits(num_slack=0, num_retainable=num_slots if budget is None else budget)
-    return PrefixCache(num_slots, clock=clock or Clock(), limits=limits, **options)
+    return PrefixCache(num_slots, clock=clock or Clock(), limits=limits, **{"policy": LeastRecentlyUsed, **options})
 
 
 def flood(cache: PrefixCache, num_tokens: int) -> None:

@@ -25,6 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
+from anaphora.core.default_policy import DEFAULT_POLICY
 from anaphora.core.events import Cleared, Event, Evicted, Stored
 from anaphora.core.evictable import Priority
 from anaphora.core.eviction import Eviction
@@ -34,7 +35,7 @@ from anaphora.core.index import Node, Tokens, Walk, check_node, extents_up_to, w
 from anaphora.core.lease import Counts, Lease, Match, Refusal
 from anaphora.core.namespace import Namespace
 from anaphora.core.owner import Owner, Owners, Quotas
-from anaphora.core.policy import LeastRecentlyUsed, Policy
+from anaphora.core.policy import POLICIES, Policy
 from anaphora.core.pool import Pool
 from anaphora.core.retention import Retention
 
@@ -132,7 +133,7 @@ class PrefixCache:
         self,
         num_slots: int,
         *,
-        policy: Callable[[], Policy] = LeastRecentlyUsed,
+        policy: Callable[[], Policy] = POLICIES[DEFAULT_POLICY],
         clock: Callable[[], float],
         listener: Callable[[Event], None] | None = None,
         limits: CacheLimits = CacheLimits(),

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anaphora.core.default_policy import DEFAULT_POLICY
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     cache: bool = True  # False: nothing is reused (the `NoReuse` variant of the cache)
-    policy: str = "lru"  # eviction policy, by name
+    policy: str = DEFAULT_POLICY  # eviction policy, by name
     kv_pool_bytes: int | None = None  # hard cap of keys and values; None: a quarter of free memory, see Engine
     retention_bytes: int | None = None  # of it may be promised to stay for a time; None: a quarter
     tenant_quotas: Mapping[str, int] = field(default_factory=dict)  # tenant -> bytes of it that are its own
