@@ -35,7 +35,7 @@ def filled(folder: Path, *, cap_bytes: int = 10 * SIZE) -> list[Record]:
 
 
 def file_of(folder: Path, record: Record) -> Path:
-    return folder / "v1" / "records" / f"{record.key.hex()}.kv"
+    return folder / "v2" / "records" / f"{record.key.hex()}.kv"
 
 
 def is_exact(loaded: Record | Miss, record: Record) -> bool:
@@ -142,7 +142,7 @@ def test_the_sweep_removes_leftovers_and_adopts_whole_records(tmp_path: Path):
     file_of(tmp_path, gone).unlink()
     file_of(tmp_path, cut).write_bytes(file_bytes(cut)[:-1])
     file_of(tmp_path, unknown).write_bytes(file_bytes(unknown))
-    records = tmp_path / "v1" / "records"
+    records = tmp_path / "v2" / "records"
     (records / "1234.part").write_bytes(b"half")
     (records / f"{'ab' * 32}.kv").write_bytes(file_bytes(kept))
     (records / "notes.txt").write_text("not ours")
@@ -158,7 +158,7 @@ def test_the_sweep_removes_leftovers_and_adopts_whole_records(tmp_path: Path):
 
 def test_what_the_sweep_can_not_remove_does_not_stop_the_start(tmp_path: Path):
     (record, *_) = filled(tmp_path)
-    (tmp_path / "v1" / "records" / "folder").mkdir()
+    (tmp_path / "v2" / "records" / "folder").mkdir()
     tier = DiskTier(tmp_path, cap_bytes=10 * SIZE)
     assert is_exact(tier.load(record.key), record)
     assert tier.num_failures == 1
@@ -168,7 +168,7 @@ def test_what_the_sweep_can_not_remove_does_not_stop_the_start(tmp_path: Path):
 def test_a_second_user_of_the_folder_does_not_sweep_what_the_first_is_writing(tmp_path: Path):
     filled(tmp_path)
     first = DiskTier(tmp_path, cap_bytes=10 * SIZE)
-    part = tmp_path / "v1" / "records" / "being-written.part"
+    part = tmp_path / "v2" / "records" / "being-written.part"
     part.write_bytes(b"half")
     second = DiskTier(tmp_path, cap_bytes=10 * SIZE)
     assert part.exists()
@@ -196,7 +196,7 @@ def test_two_users_see_each_others_records(tmp_path: Path):
 def test_a_damaged_index_costs_at_most_misses(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture):
     """Flips 40 bytes anywhere in it, between two runs: start-up never fails, and no answer is wrong."""
     records = filled(tmp_path)
-    index = tmp_path / "v1" / "index.sqlite"
+    index = tmp_path / "v2" / "index.sqlite"
     rng, content = np.random.default_rng(seed), bytearray(index.read_bytes())
     for at in rng.integers(0, len(content), 40):
         content[at] ^= int(rng.integers(1, 256))
@@ -214,7 +214,7 @@ def test_a_damaged_index_costs_at_most_misses(tmp_path: Path, seed: int, caplog:
 @pytest.mark.parametrize("content", [b"", b"not a database" * 1000])
 def test_an_index_that_is_lost_is_made_anew_from_the_records(tmp_path: Path, content: bytes):
     records = filled(tmp_path)
-    (tmp_path / "v1" / "index.sqlite").write_bytes(content)
+    (tmp_path / "v2" / "index.sqlite").write_bytes(content)
     tier = DiskTier(tmp_path, cap_bytes=10 * SIZE)
     tier.check()
     assert all(is_exact(tier.load(record.key), record) for record in records)
@@ -249,7 +249,7 @@ def test_random_damage_of_any_file_between_two_runs_is_never_a_wrong_answer(
                 assert tier.store(record) in (Outcome.STORED, Outcome.ALREADY_STORED)
             tier.check()
             tier.close()
-            files = sorted(path for path in (tmp_path / "v1").rglob("*") if path.is_file() and path.stat().st_size)
+            files = sorted(path for path in (tmp_path / "v2").rglob("*") if path.is_file() and path.stat().st_size)
             _damage(files[rng.integers(len(files))], rng)
     assert num_exact > num_damages
 

@@ -62,7 +62,7 @@ class RefusingFiles(RecordFiles):
 
 
 def refusing_tier(folder: Path, *, operation: str, error: int = errno.ENOSPC) -> tuple[DiskTier, RefusingFiles]:
-    records = folder / "v1" / "records"
+    records = folder / "v2" / "records"
     records.mkdir(parents=True)
     files = RefusingFiles(records, operation=operation, error=error)
     return DiskTier(folder, cap_bytes=2 * SIZE, files=files), files
@@ -105,7 +105,7 @@ def test_a_damaged_record_that_can_not_be_removed_is_still_not_found_again(tmp_p
     tier, _ = refusing_tier(tmp_path, operation="remove", error=errno.EACCES)
     record = make_record("abcde")
     tier.store(record)
-    path = tmp_path / "v1" / "records" / f"{record.key.hex()}.kv"
+    path = tmp_path / "v2" / "records" / f"{record.key.hex()}.kv"
     path.write_bytes(b"damaged")
     assert tier.load(record.key) == Miss(MissReason.TRUNCATED)
     assert not tier.has(record.key)

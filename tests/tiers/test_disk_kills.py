@@ -41,7 +41,7 @@ def check_after_a_kill(folder: Path) -> set[str]:
     """Open the folder as a restart does; answer the letters of all records found in it, each of them exact."""
     tier = DiskTier(folder, cap_bytes=CAP_BYTES)
     tier.check()
-    keys = [RecordKey(bytes.fromhex(path.stem)) for path in (folder / "v1" / "records").iterdir()]
+    keys = [RecordKey(bytes.fromhex(path.stem)) for path in (folder / "v2" / "records").iterdir()]
     found = set()
     for key in keys:
         loaded = tier.load(key)

@@ -70,7 +70,7 @@ def test_a_piece_replaced_by_other_bytes_is_a_miss_unless_it_is_the_same(start: 
     ("at", "value", "reason"),
     [
         (0, b"x", MissReason.NOT_A_RECORD),
-        (8, b"\2", MissReason.OTHER_VERSION),
+        (8, b"\3", MissReason.OTHER_VERSION),
         (24, b"x", MissReason.DAMAGED),
         (16, b"\6", MissReason.TRUNCATED),
         (len(DATA) - 1, b"", MissReason.TRUNCATED),

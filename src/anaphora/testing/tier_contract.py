@@ -5,8 +5,8 @@ from typing import Protocol
 import numpy as np
 
 from anaphora.core.namespace import Namespace
-from anaphora.tiers.base import Outcome, Tier
-from anaphora.tiers.keys import START, RecordKey
+from anaphora.tiers.base import Origin, Outcome, Tier
+from anaphora.tiers.keys import START, RecordKey, Tokens
 from anaphora.tiers.record import LayerShape, Layout, Miss, MissReason, Record, pieces
 
 _SPACE = Namespace(b"s" * 32)
@@ -64,6 +64,46 @@ class TierContract:
         assert {entry.key for entry in entries} == {one.key, other.key}
         assert {bytes(entry.tokens.astype(np.uint8)) for entry in entries} == {b"def", b"dex"}
         assert {entry.size_bytes for entry in entries} == {one.size_bytes}
+
+    def test_the_record_that_shares_most_is_found_among_many(self: _MakesTiers) -> None:
+        tier, first = self.make_tier(50_000), _record("abc")
+        tier.store(first)
+        rng = np.random.default_rng(3)
+        texts = {"".join("xy"[i] for i in rng.integers(2, size=rng.integers(1, 9))) for _ in range(40)}
+        for text in texts:
+            tier.store(_record(text, first.key))
+        for _ in range(40):
+            wanted = "".join("xyz"[i] for i in rng.choice(3, size=rng.integers(1, 9), p=(0.45, 0.45, 0.1)))
+            most = max(_shared(text, wanted) for text in texts)
+            entry = tier.nearest(_SPACE, first.key, _tokens(wanted))
+            assert (0 if entry is None else _shared(_text(entry.tokens), wanted)) == most
+        assert tier.nearest(_SPACE, START, _tokens("zzz")) is None
+        assert tier.nearest(Namespace(b"t" * 32), first.key, _tokens("xy")) is None
+
+    def test_a_use_counts_against_eviction(self: _MakesTiers) -> None:
+        records = [_record(text) for text in ("abc", "def", "ghi", "jkl")]
+        tier = self.make_tier(3 * records[0].size_bytes)
+        for record in records[:3]:
+            tier.store(record)
+        tier.use([records[0].key, _record("nothing").key])
+        assert tier.store(records[3]) is Outcome.STORED
+        assert [tier.has(record.key) for record in records] == [True, False, True, True]
+
+    def test_what_was_used_last_is_listed_behind_what_it_follows(self: _MakesTiers) -> None:
+        tier, chain, other = self.make_tier(5000), _chain("abc", "def", "ghi"), _record("xyz")
+        origin = Origin(b"m" * 32, "model", "red")
+        for record in (*chain, other):
+            tier.store(record)
+        tier.introduce(_SPACE, origin)
+        tier.use([chain[2].key])
+        new, size = _record("new"), other.size_bytes
+        tier.store(new)  # uses are written with the next change
+        assert [one.key for one in tier.recent(max_bytes=4 * size)] == [record.key for record in (new, *chain)]
+        known = tier.recent(max_bytes=5 * size)
+        assert len(known) == 5
+        assert (known[3].origin, known[3].parent, known[3].is_pinned) == (origin, chain[1].key, False)
+        assert _text(known[3].tokens) == "ghi"
+        assert tier.recent(max_bytes=size - 1) == []
 
     def test_a_deleted_record_is_gone(self: _MakesTiers) -> None:
         tier, record = self.make_tier(1000), _record("abc")
@@ -141,10 +181,22 @@ class TierContract:
 
 def _record(text: str, parent: RecordKey = START, *, space: Namespace = _SPACE) -> Record:
     """A record of one token a letter, whose keys and values follow from all that names it."""
-    tokens = np.array([ord(letter) for letter in text], dtype=np.int32)
+    tokens = _tokens(text)
     seed = [*space[:4], *parent[:8], *tokens.tolist()]
     kv = np.random.default_rng(seed).integers(0, 256, _LAYOUT.kv_bytes(len(text)), dtype=np.uint8)
     return Record(space, parent, tokens, _LAYOUT, kv)
+
+
+def _tokens(text: str) -> Tokens:
+    return np.array([ord(letter) for letter in text], dtype=np.int32)
+
+
+def _text(tokens: Tokens) -> str:
+    return "".join(map(chr, tokens.tolist()))
+
+
+def _shared(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _chain(*texts: str) -> list[Record]:

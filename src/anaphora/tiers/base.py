@@ -5,7 +5,7 @@ cut, damaged, unreadable) is a `Miss` with its reason. Trouble of the place itse
 raises: a store answers FAILED, a lookup finds nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -23,6 +23,28 @@ class Outcome(Enum):
     TOO_LARGE = "too large"  # larger than the cap: nothing was evicted for it
     NO_ROOM = "no room"  # all that could go would be the prefix it follows
     FAILED = "failed"  # the place refused: full, not permitted, broken
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose tokens a namespace holds, in words for people. A hint: the namespace itself says what is equal."""
+
+    model_digest: bytes
+    model: str  # its name, as it was served
+    tenant: str | None  # None: what the operator declared shared
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A stored record, and where it belongs."""
+
+    key: RecordKey
+    namespace: Namespace
+    parent: RecordKey
+    tokens: Tokens
+    size_bytes: int
+    origin: Origin | None  # None: nobody said
+    is_pinned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +84,22 @@ class Tier(Protocol):
 
     def following(self, namespace: Namespace, parent: RecordKey) -> Sequence[Entry]:
         """List the records that follow `parent`: a prompt may share the first tokens of one of them."""
+        ...
+
+    def nearest(self, namespace: Namespace, parent: RecordKey, tokens: Tokens) -> Entry | None:
+        """Find the record behind `parent` that shares most of its first tokens with these. None: none shares any."""
+        ...
+
+    def use(self, keys: Iterable[RecordKey]) -> None:
+        """Count records as used, the last one last. Reads no record."""
+        ...
+
+    def introduce(self, namespace: Namespace, origin: Origin) -> None:
+        """Say whose a namespace is. Stays as long as the tier."""
+        ...
+
+    def recent(self, *, max_bytes: int) -> Sequence[Known]:
+        """List what was used last, up to so many bytes, each record behind the one that it follows."""
         ...
 
     def store(self, record: Record) -> Outcome:

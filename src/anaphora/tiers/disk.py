@@ -1,8 +1,8 @@
 """The disk tier: a folder of record files and their index. Outlives the process, however that ends.
 
-    <folder>/v1/index.sqlite   what is there              changed, and files named or removed, under its write lock only
-    <folder>/v1/records/       a file per record
-    <folder>/v1/*.lock         who uses the folder
+    <folder>/v2/index.sqlite   what is there              changed, and files named or removed, under its write lock only
+    <folder>/v2/records/       a file per record
+    <folder>/v2/*.lock         who uses the folder
 
 Several processes may use one folder. Whatever moment one is killed in, the folder holds whole records, files that
 the index does not know (adopted or removed by the next sweep) and rows without a file (a miss, then removed).
@@ -10,15 +10,16 @@ the index does not know (adopted or removed by the next sweep) and rows without 
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from anaphora.core.namespace import Namespace
-from anaphora.tiers.base import Entry, Outcome, Tier
+from anaphora.tiers.base import Entry, Known, Origin, Outcome, Tier
+from anaphora.tiers.choice import nearest_of, with_parents_first
 from anaphora.tiers.disk_index import INDEX_ERRORS, DiskIndex, is_damage
 from anaphora.tiers.folder_lock import FolderLock
-from anaphora.tiers.keys import START, RecordKey, record_key
+from anaphora.tiers.keys import START, RecordKey, Tokens, record_key
 from anaphora.tiers.no_tier import NoTier
 from anaphora.tiers.record import Miss, MissReason, Record, pieces, read_record
 from anaphora.tiers.record_files import RecordFiles
@@ -44,12 +45,13 @@ class DiskTier:
     """
 
     def __init__(self, folder: Path, *, cap_bytes: int, files: RecordFiles | None = None) -> None:
-        home = folder / "v1"
+        home = folder / "v2"
         records = home / "records"
         records.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder, self._cap_bytes = folder, cap_bytes
         self._files = files or RecordFiles(records)
-        self._guard = threading.Lock()  # the index, and what follows here
+        self._guard = threading.Lock()  # the index as it is changed, and what follows here
+        self._reading = threading.Lock()  # the index as it is read
         self._used: dict[RecordKey, None] = {}  # loaded since the last change of the index, in this order
         self._unusable: set[RecordKey] = set()  # records that failed and could not be removed
         self._num_failures = 0
@@ -67,14 +69,14 @@ class DiskTier:
 
     @property
     def size_bytes(self) -> int:
-        return self._ask(self._index.size_bytes, otherwise=0)
+        return self._ask(self._lookups.size_bytes, otherwise=0)
 
     @property
     def num_failures(self) -> int:
         return self._num_failures
 
     def __len__(self) -> int:
-        return self._ask(self._index.num_records, otherwise=0)
+        return self._ask(self._lookups.num_records, otherwise=0)
 
     def has(self, key: RecordKey) -> bool:
         return self._size_of(key) is not None
@@ -86,12 +88,42 @@ class DiskTier:
         return len(keys)
 
     def following(self, namespace: Namespace, parent: RecordKey) -> list[Entry]:
-        entries: list[Entry] = self._ask(lambda: self._index.following(namespace, parent), otherwise=[])
+        entries: list[Entry] = self._ask(lambda: self._lookups.following(namespace, parent), otherwise=[])
         return [
             entry
             for entry in entries
             if entry.key not in self._unusable and record_key(namespace, parent, entry.tokens) == entry.key
         ]
+
+    def nearest(self, namespace: Namespace, parent: RecordKey, tokens: Tokens) -> Entry | None:
+        near: list[Entry] = self._ask(lambda: self._lookups.neighbours(namespace, parent, tokens), otherwise=[])
+        return nearest_of((entry for entry in near if entry.key not in self._unusable), tokens)
+
+    def use(self, keys: Iterable[RecordKey]) -> None:
+        with self._guard:
+            for key in keys:
+                self._used.pop(key, None)
+                self._used[key] = None
+
+    def introduce(self, namespace: Namespace, origin: Origin) -> None:
+        self._change(lambda: self._index.introduce(namespace, origin))
+
+    def recent(self, *, max_bytes: int) -> list[Known]:
+        """List what was used last. Cost: O(records)."""
+        return with_parents_first(self.all(), max_bytes=max_bytes)
+
+    def all(self) -> list[Known]:
+        """List all records, the one used last first. Cost: O(records)."""
+        known: list[Known] = self._ask(self._lookups.known, otherwise=[])
+        return [one for one in known if one.key not in self._unusable]
+
+    def pin(self, key: RecordKey) -> bool:
+        """Never evict a record, nor what is in front of it. False if the index could not be written."""
+        return self._change(lambda: self._index.pin(key))
+
+    def unpin(self, key: RecordKey) -> bool:
+        """Let a record be evicted again. False if the index could not be written."""
+        return self._change(lambda: self._index.unpin(key))
 
     def store(self, record: Record) -> Outcome:
         """Keep a record. Cost: one write of its bytes, waited for; hashing them once."""
@@ -99,7 +131,7 @@ class DiskTier:
         if size > self._cap_bytes:
             return Outcome.TOO_LARGE
         if self.has(key):
-            self._note_use(key)
+            self.use([key])
             return Outcome.ALREADY_STORED
         try:
             with self._guard, self._index.changing():
@@ -127,11 +159,11 @@ class DiskTier:
             self._refused(error)
             found = Miss(MissReason.UNREADABLE)
         else:
-            found = read_record(memoryview(data).toreadonly(), key)
+            found = read_record(data, key)
         if isinstance(found, Miss):
             self._give_up(key)
         else:
-            self._note_use(key)
+            self.use([key])
         return found
 
     def delete(self, key: RecordKey) -> bool:
@@ -153,6 +185,8 @@ class DiskTier:
         except _REFUSED as error:
             self._refused(error)
         self._index.close()
+        with self._reading:
+            self._lookups.close()
         self._users.close()
 
     def check(self) -> None:
@@ -166,7 +200,7 @@ class DiskTier:
     def _start(self, path: Path, *, alone: bool) -> None:
         """Open the index and put the folder in order; with a new index if it is damaged and nobody else has it open."""
         try:
-            self._put_in_order(DiskIndex(path), alone=alone)
+            self._put_in_order(path, alone=alone)
             return
         except INDEX_ERRORS as error:
             if not alone or not is_damage(error):
@@ -174,17 +208,19 @@ class DiskTier:
             _log.warning("The index %s is damaged (%s). It is made anew from the records.", path, error)
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        self._put_in_order(DiskIndex(path), alone=True)
+        self._put_in_order(path, alone=True)
 
-    def _put_in_order(self, index: DiskIndex, *, alone: bool) -> None:
-        self._index = index
+    def _put_in_order(self, path: Path, *, alone: bool) -> None:
+        self._index = DiskIndex(path)
         try:
-            with index.changing():
+            self._index.prepare()
+            with self._index.changing():
                 if alone:
                     self._sweep()
                 self._make_room(0, keep=START)
+            self._lookups = DiskIndex(path)
         except BaseException:
-            index.close()
+            self._index.close()
             raise
 
     def _enter(self, part: Path, record: Record, entry: Entry) -> Outcome:
@@ -263,12 +299,7 @@ class DiskTier:
     def _size_of(self, key: RecordKey) -> int | None:
         if key in self._unusable:
             return None
-        return self._ask(lambda: self._index.size_of(key), otherwise=None)
-
-    def _note_use(self, key: RecordKey) -> None:
-        with self._guard:
-            self._used.pop(key, None)
-            self._used[key] = None
+        return self._ask(lambda: self._lookups.size_of(key), otherwise=None)
 
     def _write_uses(self) -> None:
         """Uses are written with the next change, so that a load writes nothing. A kill loses them, no more."""
@@ -276,12 +307,22 @@ class DiskTier:
         self._used.clear()
 
     def _ask(self, question: Callable[[], _Answer], *, otherwise: _Answer) -> _Answer:
+        """Read the index. Never waits for who writes, in this process or another."""
         try:
-            with self._guard:
+            with self._reading:
                 return question()
         except INDEX_ERRORS as error:
             self._refused(error)
             return otherwise
+
+    def _change(self, change: Callable[[], None]) -> bool:
+        try:
+            with self._guard, self._index.changing():
+                change()
+        except _REFUSED as error:
+            self._refused(error)
+            return False
+        return True
 
     def _refused(self, error: Exception) -> None:
         """Count a failure; warn of the first."""

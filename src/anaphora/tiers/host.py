@@ -1,11 +1,12 @@
 """The host tier: records in this process's memory. For devices that have memory of their own, and for tests."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anaphora.core.namespace import Namespace
-from anaphora.tiers.base import Entry, Outcome
-from anaphora.tiers.keys import RecordKey
+from anaphora.tiers.base import Entry, Known, Origin, Outcome
+from anaphora.tiers.choice import nearest_of, with_parents_first
+from anaphora.tiers.keys import RecordKey, Tokens
 from anaphora.tiers.record import Miss, MissReason, Record
 
 
@@ -17,6 +18,7 @@ class HostTier:
         self._size_bytes = 0
         self._records: dict[RecordKey, Record] = {}
         self._children: dict[RecordKey, dict[RecordKey, None]] = {}  # by parent, stored or not; none is empty
+        self._origins: dict[Namespace, Origin] = {}
         self._guard = threading.Lock()
 
     @property
@@ -47,6 +49,25 @@ class HostTier:
         return [
             Entry(key, record.tokens, record.size_bytes) for key, record in records if record.namespace == namespace
         ]
+
+    def nearest(self, namespace: Namespace, parent: RecordKey, tokens: Tokens) -> Entry | None:
+        """Find the record that shares most of its first tokens. Cost: O(records behind `parent`)."""
+        return nearest_of(self.following(namespace, parent), tokens)
+
+    def use(self, keys: Iterable[RecordKey]) -> None:
+        with self._guard:
+            for key in keys:
+                if key in self._records:
+                    self._use(key)
+
+    def introduce(self, namespace: Namespace, origin: Origin) -> None:
+        with self._guard:
+            self._origins[namespace] = origin
+
+    def recent(self, *, max_bytes: int) -> list[Known]:
+        with self._guard:
+            known = [self._known(key, record) for key, record in reversed(self._records.items())]
+        return with_parents_first(known, max_bytes=max_bytes)
 
     def store(self, record: Record) -> Outcome:
         """Keep a record, without a copy: its bytes must not change after this."""
@@ -93,6 +114,10 @@ class HostTier:
             listed = {key for children in self._children.values() for key in children}
             assert listed == self._records.keys()
             assert all(self._children.values())
+
+    def _known(self, key: RecordKey, record: Record) -> Known:
+        origin = self._origins.get(record.namespace)
+        return Known(key, record.namespace, record.parent, record.tokens, record.size_bytes, origin, is_pinned=False)
 
     def _use(self, key: RecordKey) -> None:
         self._records[key] = self._records.pop(key)

@@ -1,10 +1,10 @@
 """No tier: what stands in where a place can't be used at all. Keeps nothing, finds nothing, raises nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anaphora.core.namespace import Namespace
-from anaphora.tiers.base import Entry, Outcome
-from anaphora.tiers.keys import RecordKey
+from anaphora.tiers.base import Entry, Known, Origin, Outcome
+from anaphora.tiers.keys import RecordKey, Tokens
 from anaphora.tiers.record import Miss, MissReason, Record
 
 
@@ -31,6 +31,18 @@ class NoTier:
         return 0
 
     def following(self, namespace: Namespace, parent: RecordKey) -> list[Entry]:
+        return []
+
+    def nearest(self, namespace: Namespace, parent: RecordKey, tokens: Tokens) -> Entry | None:
+        return None
+
+    def use(self, keys: Iterable[RecordKey]) -> None:
+        """Nothing to count."""
+
+    def introduce(self, namespace: Namespace, origin: Origin) -> None:
+        """Nothing to remember."""
+
+    def recent(self, *, max_bytes: int) -> list[Known]:
         return []
 
     def store(self, record: Record) -> Outcome:
