@@ -83,7 +83,7 @@ def test_tools(old: tuple[Tool, ...], new: tuple[Tool, ...], reason: Reason, whe
     ("messages", "reason", "where"),
     [
         (HISTORY[2:], "history_truncated", "messages[0].content"),
-        ((*HISTORY[:3], "for", "five"), "text_changed", "messages[3].content"),
+        ((*HISTORY[:3], "for", "five"), "history_edited", "messages[3].content"),
     ],
 )
 def test_history(messages: tuple[str, ...], reason: Reason, where: str) -> None:

@@ -11,6 +11,7 @@ or before it; only where none does is it what the template writes.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -38,8 +39,92 @@ class Divergence:
     text_index: int  # characters in front of it are alike
     path: str | None  # the part that differs; None: the template's own text, with no part behind it
     part_index: int | None  # character within the part; None: the difference is not in a part's text
+    byte_index: int | None  # the same in bytes of UTF-8
     first: Excerpt
     second: Excerpt
+
+
+class Written(Protocol):
+    """A prompt's text, and which part each stretch of it is from."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]: ...
+
+
+class Pair:
+    """Two prompts of which the second leaves the first, with what both questions about them need.
+
+    Of the first only its text and pieces are looked at.
+    """
+
+    def __init__(self, first: Written, second: Rendered) -> None:
+        self.first = first
+        self.second = second
+        self.old = texts_by_path(first)
+        self.new = texts_by_path(second)
+
+    def diverge(self, token_index: int) -> Divergence:
+        """Where the second leaves the first, `token_index` being the first token that differs.
+
+        Cost: one pass over the parts.
+        """
+        first, second = self.first, self.second
+        text_index = _first_difference(first.text, second.text, int(second.offsets[token_index, 0]))
+        piece = self._culprit(text_index)
+        near = piece or _next_piece(second, text_index) or _next_piece(first, text_index)
+        part_index = min(text_index, piece.stop) - piece.start if piece and piece.start <= text_index else None
+        return Divergence(
+            token_index=token_index,
+            text_index=text_index,
+            path=near.path if near else None,
+            part_index=part_index,
+            byte_index=None if part_index is None or piece is None else _num_bytes(second.text, piece, part_index),
+            first=_excerpt(first.text, text_index),
+            second=_excerpt(second.text, text_index),
+        )
+
+    def repeated_tokens(self, start: int) -> int:
+        """Tokens of the second prompt from `start` on in parts that the first has too: what one early change costs.
+
+        A part that begins in front of `start` is not counted. Cost: one pass over the parts.
+        """
+        known = set(self.old.values())
+        spans = (span for span in self.second.token_spans() if span.path is not None and span.start >= start)
+        return sum(span.stop - span.start for span in spans if self.new[span.path or ""] in known)
+
+    def tail_tokens(self, divergence: Divergence) -> int:
+        """Tokens of the second prompt at the end of the part that differs, where both sides end that part alike.
+
+        0 where one side lacks the part. Cost: one pass over the part's text.
+        """
+        old = next((piece for piece in self.first.pieces if piece.path == divergence.path), None)
+        new = next((piece for piece in self.second.pieces if piece.path == divergence.path), None)
+        if old is None or new is None or divergence.part_index is None:
+            return 0
+        one = self.first.text[old.start + divergence.part_index : old.stop]
+        other = self.second.text[new.start + divergence.part_index : new.stop]
+        num_alike = num_common(one[::-1], other[::-1])
+        starts = self.second.offsets[:, 0]
+        borders = np.searchsorted(starts, [new.stop - num_alike, new.stop], side="left")
+        return int(borders[1] - borders[0])
+
+    def _culprit(self, text_index: int) -> Piece | None:
+        """The part at the difference that the sides do not share; else such a part behind or before it."""
+        old, new = self.old, self.new
+        pieces = [piece for piece in (*self.second.pieces, *self.first.pieces) if piece.path]
+        differing = [piece for piece in pieces if old.get(piece.path or "") != new.get(piece.path or "")]
+        here = [piece for piece in differing if piece.start <= text_index <= piece.stop]
+        if here:
+            return min(here, key=lambda piece: piece.start)
+        behind = (_next_piece(self.second, text_index), _next_piece(self.first, text_index))
+        if (found := next((piece for piece in behind if piece in differing), None)) is not None:
+            return found
+        # A part that only one side names (`system` beside `system[0]`) may say the same: no cause if it ended before.
+        before = [piece for piece in differing if piece.stop < text_index and piece.path in old and piece.path in new]
+        return min(before, key=lambda piece: piece.start, default=None)
 
 
 def diverge(first: Rendered, second: Rendered) -> Divergence | None:
@@ -50,88 +135,47 @@ def diverge(first: Rendered, second: Rendered) -> Divergence | None:
     token_index = common_length(first.tokens, second.tokens)
     if token_index == min(len(first.tokens), len(second.tokens)):
         return None
-    text_index = _first_difference(first, second, token_index)
-    piece = _culprit(first, second, text_index)
-    near = piece or _next_piece(second, text_index) or _next_piece(first, text_index)
-    return Divergence(
-        token_index=token_index,
-        text_index=text_index,
-        path=near.path if near else None,
-        part_index=min(text_index, piece.stop) - piece.start if piece and piece.start <= text_index else None,
-        first=_excerpt(first.text, text_index),
-        second=_excerpt(second.text, text_index),
-    )
+    return Pair(first, second).diverge(token_index)
 
 
-def repeated_tokens(first: Rendered, second: Rendered, start: int) -> int:
-    """Tokens of the second prompt from `start` on in parts that the first has too: what one early change costs.
-
-    A part that begins in front of `start` is not counted. Cost: one pass over the parts.
-    """
-    known = set(texts_by_path(first).values())
-    texts = texts_by_path(second)
-    spans = (span for span in second.token_spans() if span.path is not None and span.start >= start)
-    return sum(span.stop - span.start for span in spans if texts[span.path or ""] in known)
-
-
-def tail_tokens(first: Rendered, second: Rendered, divergence: Divergence) -> int:
-    """Tokens of the second prompt at the end of the part that differs, where both sides end that part alike.
-
-    0 where one side lacks the part. Cost: one pass over the part's text.
-    """
-    old = next((piece for piece in first.pieces if piece.path == divergence.path), None)
-    new = next((piece for piece in second.pieces if piece.path == divergence.path), None)
-    if old is None or new is None or divergence.part_index is None:
-        return 0
-    one = first.text[old.start + divergence.part_index : old.stop]
-    other = second.text[new.start + divergence.part_index : new.stop]
-    differing = (index for index, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b)
-    num_alike = next(differing, min(len(one), len(other)))
-    starts = second.offsets[:, 0]
-    borders = np.searchsorted(starts, [new.stop - num_alike, new.stop], side="left")
-    return int(borders[1] - borders[0])
-
-
-def texts_by_path(rendered: Rendered) -> dict[str, str]:
+def texts_by_path(written: Written) -> dict[str, str]:
     """What each part says in the prompt as it was rendered."""
     texts: dict[str, str] = {}
-    for piece in rendered.pieces:
+    for piece in written.pieces:
         if piece.path is not None:
-            texts[piece.path] = texts.get(piece.path, "") + rendered.text[piece.start : piece.stop]
+            texts[piece.path] = texts.get(piece.path, "") + written.text[piece.start : piece.stop]
     return texts
 
 
-def _first_difference(first: Rendered, second: Rendered, token_index: int) -> int:
+def num_common(one: str, other: str) -> int:
+    """Count the characters that open both. Cost: one comparison of the texts, by halves."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _first_difference(first: str, second: str, start: int) -> int:
     """The first differing character. Tokens that differ over equal text count from where they begin."""
-    start = min(int(first.offsets[token_index, 0]), int(second.offsets[token_index, 0]))
-    if first.text[:start] != second.text[:start]:
+    if first[:start] != second[:start]:
         start = 0  # different text may encode to equal tokens
-    for index, (one, other) in enumerate(zip(first.text[start:], second.text[start:], strict=False), start):
-        if one != other:
-            return index
-    length = min(len(first.text), len(second.text))
-    return length if len(first.text) != len(second.text) else start
+    index = start + num_common(first[start:], second[start:])
+    return start if index == len(first) == len(second) else index
 
 
-def _culprit(first: Rendered, second: Rendered, text_index: int) -> Piece | None:
-    """The part at the difference that the sides do not share; else such a part behind or before it."""
-    old, new = texts_by_path(first), texts_by_path(second)
-    pieces = [piece for piece in (*second.pieces, *first.pieces) if piece.path]
-    differing = [piece for piece in pieces if old.get(piece.path or "") != new.get(piece.path or "")]
-    here = [piece for piece in differing if piece.start <= text_index <= piece.stop]
-    if here:
-        return min(here, key=lambda piece: piece.start)
-    behind = (_next_piece(second, text_index), _next_piece(first, text_index))
-    if (found := next((piece for piece in behind if piece in differing), None)) is not None:
-        return found
-    # A part that only one side names (`system` beside `system[0]`) may say the same: no cause if it ended before.
-    before = [piece for piece in differing if piece.stop < text_index and piece.path in old and piece.path in new]
-    return min(before, key=lambda piece: piece.start, default=None)
-
-
-def _next_piece(rendered: Rendered, text_index: int) -> Piece | None:
+def _next_piece(written: Written, text_index: int) -> Piece | None:
     """The first part that ends behind this character."""
-    return next((piece for piece in rendered.pieces if piece.path and piece.stop > text_index), None)
+    return next((piece for piece in written.pieces if piece.path and piece.stop > text_index), None)
+
+
+def _num_bytes(text: str, piece: Piece, part_index: int) -> int:
+    return len(text[piece.start : piece.start + part_index].encode("utf-8", "surrogatepass"))
 
 
 def _excerpt(text: str, at: int) -> Excerpt:

@@ -2,12 +2,15 @@
 
 scope        model, tenant, ... differ: nothing can be shared
 tools        added | removed | reordered | edited
-messages     history truncated | reasoning dropped | a message inserted
-text         white space | key order | time | date | uuid | nonce | number | grew | cut | other words
+messages     history truncated | reasoning dropped | a message inserted | edited
+answer       what the model wrote came back otherwise: reasoning dropped | key order | spacing | other words
+text         picture | white space | key order | time | date | uuid | nonce | number | grew | cut | other words
 template     no part differs, yet the text does: a role, the way tools are called
 """
 
+import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anaphora.core.index import common_length
-from anaphora.explain.divergence import Divergence, diverge, repeated_tokens, tail_tokens, texts_by_path
+from anaphora.explain.divergence import Divergence, Pair, num_common
 from anaphora.explain.volatile import VolatileKind, volatile_at
-from anaphora.prompt.canonical import Message, Prompt, Thinking, Tool
+from anaphora.prompt.canonical import Message, Part, Prompt, Thinking, Tool, ToolUse
 from anaphora.prompt.render import Rendered
 
 Reason = Literal[
@@ -31,8 +34,12 @@ Reason = Literal[
     "reasoning_dropped",
     "message_inserted",
     "message_removed",
+    "history_edited",
+    "answer_changed",
     "part_added",
     "part_removed",
+    "image_changed",
+    "document_changed",
     "whitespace",
     "unicode_form",
     "key_order",
@@ -60,8 +67,12 @@ SAYS: Mapping[Reason, str] = MappingProxyType(
         "reasoning_dropped": "Reasoning that an earlier answer carried was left out.",
         "message_inserted": "A message was put between those of the history.",
         "message_removed": "A message was taken out of the history.",
+        "history_edited": "A message of the history was edited.",
+        "answer_changed": "What the model wrote did not come back as it was.",
         "part_added": "A part was added.",
         "part_removed": "A part was left out.",
+        "image_changed": "Another picture stands there.",
+        "document_changed": "Another document stands there.",
         "whitespace": "Only white space differs.",
         "unicode_form": "The same characters are encoded in another Unicode form.",
         "key_order": "The same JSON was written with its keys in another order.",
@@ -91,6 +102,8 @@ ADVICE: Mapping[Reason, str] = MappingProxyType(
         "reasoning_dropped": "Send reasoning back as it came, or leave it out from the first turn on.",
         "message_inserted": _KEEP,
         "message_removed": _KEEP,
+        "history_edited": _KEEP,
+        "answer_changed": "Send answers back as they came, byte for byte.",
         "whitespace": "Build the text in one place, so that it comes out the same byte for byte.",
         "unicode_form": "Normalise text once, before it is first sent.",
         "key_order": "Write JSON with sorted keys.",
@@ -108,6 +121,21 @@ _WITHIN_A_PART: frozenset[Reason] = frozenset(
     {"whitespace", "unicode_form", "key_order", "json_spacing", "time", "date", "uuid", "nonce", "number"}
 )
 """What differs is a small piece of a part; the rest of it was sent before."""
+
+PLAIN: frozenset[Reason] = frozenset({"text_changed", "text_grew", "text_cut", "part_added", "part_removed"})
+"""Other words, as every new question has: a loss only where something behind them was sent before."""
+
+ANSWER = "answer"
+"""The path of what the model wrote behind a prompt, where that is remembered."""
+
+_STAND_IN = re.compile(r"\[(image|document) [^\]\n]*sha256:[0-9a-f]{16}\]")
+_THOUGHTS = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>\s*", re.DOTALL)
+
+
+def stand_in(kind: Literal["image", "document"], media: str, data: bytes | str) -> str:
+    """Text in the place of what is no text: what it is, its size and its digest."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return f"[{kind} {media} {len(raw):,} bytes sha256:{hashlib.sha256(raw).hexdigest()[:16]}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,54 +173,102 @@ def explain(first: Side, second: Side) -> Explanation:
 
     Cost: one pass over tokens and parts, and one over the text of the part that differs.
     """
-    num_tokens = len(second.rendered.tokens)
+    old, new = first.rendered.tokens, second.rendered.tokens
+    num_alike = common_length(old, new)
     names = sorted({*first.scope, *second.scope})
     changed = next((name for name in names if first.scope.get(name) != second.scope.get(name)), None)
     if changed is not None:
-        return Explanation(
-            "scope_changed", changed, 0, num_tokens, common_length(first.rendered.tokens, second.rendered.tokens)
-        )
-    divergence = diverge(first.rendered, second.rendered)
-    if divergence is None:
-        return Explanation("none", "", common_length(first.rendered.tokens, second.rendered.tokens), num_tokens)
-    num_lost = repeated_tokens(first.rendered, second.rendered, divergence.token_index)
-    found = Explanation("template", divergence.path or "", divergence.token_index, num_tokens, num_lost, divergence)
+        return Explanation("scope_changed", changed, 0, len(new), num_alike)
+    if num_alike == min(len(old), len(new)):
+        return Explanation("none", "", num_alike, len(new))
+    return explain_from(first, second, num_alike)
+
+
+def explain_from(first: Side, second: Side, num_alike: int) -> Explanation:
+    """The same for requests of one scope that are known to part behind `num_alike` tokens.
+
+    The first's tokens are not looked at.
+    """
+    pair = Pair(first.rendered, second.rendered)
+    divergence = pair.diverge(num_alike)
+    found = Explanation(
+        "template",
+        divergence.path or "",
+        num_alike,
+        len(second.rendered.tokens),
+        pair.repeated_tokens(num_alike),
+        divergence,
+    )
     if divergence.path is None:
         return found
-    reason = _reason(first, second, divergence)
-    if reason in _WITHIN_A_PART:
-        num_lost += tail_tokens(first.rendered, second.rendered, divergence)
-    return replace(found, reason=reason, num_lost=num_lost)
+    reason = _reason(first, second, pair, divergence)
+    num_tail = pair.tail_tokens(divergence) if reason in _WITHIN_A_PART else 0
+    return replace(found, reason=reason, num_lost=found.num_lost + num_tail)
 
 
 def text_reason(old: str, new: str) -> Reason:
     """How one text became the other."""
+    kinds = [match[1] for text in (old, new) if (match := _STAND_IN.fullmatch(text)) is not None]
+    if kinds:
+        return "document_changed" if kinds[-1] == "document" else "image_changed"
     if "".join(old.split()) == "".join(new.split()):
         return "whitespace"
     if unicodedata.normalize("NFC", old) == unicodedata.normalize("NFC", new):
         return "unicode_form"
     if (same := _json_reason(old, new)) is not None:
         return same
-    at = next((index for index, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    at = num_common(old, new)
+    is_end = at == min(len(old), len(new))
     if (kind := _volatile_reason(old, new, at)) is not None:
         return kind
-    if at is None:
+    if is_end:
         return "text_grew" if len(new) > len(old) else "text_cut"
     return "text_changed"
 
 
-def _reason(first: Side, second: Side, divergence: Divergence) -> Reason:
+def _reason(first: Side, second: Side, pair: Pair, divergence: Divergence) -> Reason:
     path = divergence.path or ""
     if path.startswith("tools"):
         return _tools_reason(first.prompt.tools, second.prompt.tools, path)
     message_reason = _messages_reason(first.prompt.messages, second.prompt.messages, path)
     if message_reason is not None:
         return message_reason
-    old = texts_by_path(first.rendered).get(path)
-    new = texts_by_path(second.rendered).get(path)
+    old, new = pair.old.get(path), pair.new.get(path)
+    if old is None and new is not None and ANSWER in pair.old:
+        return _answer_reason(pair.old[ANSWER], new)
     if old is None or new is None:
         return "part_added" if old is None else "part_removed"
-    return "template" if old == new else text_reason(old, new)
+    if old == new:
+        return "template"
+    before, after = _part_at(first.prompt, path), _part_at(second.prompt, path)
+    if isinstance(before, ToolUse) and isinstance(after, ToolUse) and before.name == after.name:
+        old, new = before.arguments, after.arguments
+    reason = text_reason(old, new)
+    is_edited = reason in PLAIN and _is_edited(first.prompt.messages, second.prompt.messages, path, (old, new))
+    return "history_edited" if is_edited else reason
+
+
+def _part_at(prompt: Prompt, path: str) -> Tool | Part | None:
+    return next((part for part in prompt.parts if part.path == path), None)
+
+
+def _is_edited(old: Sequence[Message], new: Sequence[Message], path: str, texts: tuple[str, str]) -> bool:
+    """Whether a message that was sent before, and is followed by others now, says nearly what it said."""
+    index = next((index for index, one in enumerate(new) if _is_in(path, one.path)), len(new))
+    if index >= len(new) - 1 or index >= len(old):
+        return False
+    if index + 1 < len(old):
+        return _said(old[index + 1]) == _said(new[index + 1])
+    one, other = texts
+    return 2 * (num_common(one, other) + num_common(one[::-1], other[::-1])) >= max(len(one), len(other))
+
+
+def _answer_reason(wrote: str, came_back: str) -> Reason:
+    """How a message differs from what the model wrote in its place."""
+    if _THOUGHTS.sub("", wrote).strip() == came_back.strip() != wrote.strip():
+        return "reasoning_dropped"
+    reason = text_reason(wrote, came_back)
+    return "answer_changed" if reason in PLAIN else reason
 
 
 def _tools_reason(old: Sequence[Tool], new: Sequence[Tool], path: str) -> Reason:
@@ -251,9 +327,15 @@ def _thinks(message: Message) -> bool:
 
 
 def _json_reason(old: str, new: str) -> Reason | None:
-    """How the same JSON was written differently, or None where it is not JSON or not the same."""
+    """How the same JSON was written differently, or None where it is not JSON or not the same.
+
+    Words around it, such as the marks of a tool call, have to be the same.
+    """
+    one, other = _braced(old), _braced(new)
+    if one is None or other is None or (one[0], one[2]) != (other[0], other[2]):
+        return None
     try:
-        before, after = json.loads(old), json.loads(new)
+        before, after = json.loads(one[1]), json.loads(other[1])
     except (ValueError, RecursionError):
         return None
     if before != after or old == new:
@@ -261,9 +343,15 @@ def _json_reason(old: str, new: str) -> Reason | None:
     return "json_spacing" if json.dumps(before) == json.dumps(after) else "key_order"
 
 
-def _volatile_reason(old: str, new: str, at: int | None) -> VolatileKind | None:
+def _braced(text: str) -> tuple[str, str, str] | None:
+    """A text as what stands in front of its outermost braces or brackets, these, and what is behind."""
+    start = min((place for sign in "{[" if (place := text.find(sign)) >= 0), default=-1)
+    stop = max(text.rfind("}"), text.rfind("]")) + 1
+    return (text[:start], text[start:stop], text[stop:]) if 0 <= start < stop else None
+
+
+def _volatile_reason(old: str, new: str, at: int) -> VolatileKind | None:
     """The kind of value that both texts have at the first difference, where its look says that it changes."""
-    at = min(len(old), len(new)) if at is None else at
     before, after = volatile_at(old, at), volatile_at(new, at)
     if before is None or after is None or (before.kind, before.start) != (after.kind, after.start):
         return None

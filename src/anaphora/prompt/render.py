@@ -72,8 +72,7 @@ class Rendered:
 
         Cost: one binary search per piece.
         """
-        starts = self.offsets[:, 0]
-        borders = [int(np.searchsorted(starts, piece.start, side="left")) for piece in self.pieces]
+        borders = np.searchsorted(self.offsets[:, 0], [piece.start for piece in self.pieces], side="left").tolist()
         borders = [0, *borders[1:], len(self.tokens)]
         return tuple(
             TokenSpan(start, stop, piece.path)
