@@ -130,7 +130,6 @@ class Engine:
         Raises: RequestError (with the field), PromptTooLong, Overloaded, EngineStopped.
         """
         max_new_tokens = self._check(request)
-        self._join_queue()
         namespace = namespace_of(model_digest=self.spec.digest, tenant=request.tenant)
         sequences = [
             Sequence(request, index, namespace=namespace, max_new_tokens=max_new_tokens)
@@ -139,6 +138,7 @@ class Engine:
         stream = Stream(request, abort=self._loop.abort)
         job = Job(request, stream, now=time.monotonic())
         self._stepper.prepare(job, sequences)
+        self._join_queue()
 
         def order(stepper: Stepper) -> None:
             stepper.cache.register(namespace, request.tenant, shared=self._shared)
@@ -195,6 +195,13 @@ class Engine:
             return np.asarray(ids, dtype=np.int32)
         except OverflowError as error:
             raise RequestError(f"The prompt has token ids that no vocabulary has: {error}.", field="prompt") from error
+
+    def check_grammar(self, grammar: str) -> None:
+        """Compile a grammar for `Sampling.grammar`, so that `submit` finds it ready. Thread-safe.
+
+        Raises: RequestError saying why it can't be followed.
+        """
+        self._stepper.grammars.check(grammar)
 
     def stats(self) -> EngineStats:
         """Count what the engine did so far and what it holds now. Thread-safe; a snapshot, not a lock."""

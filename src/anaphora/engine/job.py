@@ -37,6 +37,8 @@ class Answer:
             text, stop_string = scanned.text, scanned.stop_string
             if stop_string is not None:
                 self.finish_reason = "stop_string"
+            elif self.chooser.is_finished:
+                self.finish_reason = "stop"
             elif self.sequence.num_left == 0:
                 self.finish_reason = "length"
         if self.finish_reason in ("stop", "length"):

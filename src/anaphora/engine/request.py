@@ -17,8 +17,8 @@ Tenant = NewType("Tenant", str)
 DEFAULT_TENANT = Tenant("")
 
 FinishReason = Literal["stop", "length", "stop_string", "abort", "error"]
-"""stop: an end token. length: max_tokens or the end of the context. stop_string: one of `stop` appeared
-(see Delta.stop_string). abort: the caller left. error: the step failed (Delta.error says how)."""
+"""stop: an end token, or the grammar's end. length: max_tokens or the end of the context. stop_string: one of `stop`
+appeared (see Delta.stop_string). abort: the caller left. error: the step failed (Delta.error says how)."""
 
 StopReason = Literal[
     "whole_prompt",  # every prompt token was cached; only the last was recomputed
@@ -51,6 +51,7 @@ class Sampling:
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
     stop_token_ids: tuple[int, ...] = ()  # besides the model's own end tokens
     ignore_end: bool = False  # go on past the model's end tokens
+    grammar: str | None = None  # the answer is a sentence of it: Lark text (see `engine/grammar.py`)
     num_sequences: int = 1  # n: answers to one prompt, sharing its prefill
 
 

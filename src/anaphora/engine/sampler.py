@@ -1,7 +1,8 @@
 """Choose next tokens from logits.
 
-Order for one row: logit bias, penalties, temperature, top-k, top-p, min-p, then one draw by inverse distribution from
-the sequence's own random stream, so that an answer does not depend on what else ran in the step.
+Order for one row: logit bias, penalties, what the grammar allows, temperature, top-k, top-p, min-p, then one draw by
+inverse distribution from the sequence's own random stream, so that an answer does not depend on what else ran in the
+step.
 Sources: top-k, Fan et al. 2018, arXiv:1805.04833; nucleus (top-p), Holtzman et al. 2019, arXiv:1904.09751; min-p,
 Nguyen et al. 2024, arXiv:2407.01082; repetition penalty, Keskar et al. 2019, arXiv:1909.05858 section 4.1; presence
 and frequency penalties as in OpenAI's API reference (generated tokens only).
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from anaphora.engine.grammar import Matcher
 from anaphora.engine.request import Sampling
 
 MIN_TEMPERATURE = 1e-30
@@ -31,10 +33,19 @@ class Scored:
 
 
 class TokenChooser:
-    """One sequence's sampling state: its random stream and its counts of seen tokens."""
+    """One sequence's sampling state: its random stream, its counts of seen tokens, its place in a grammar."""
 
-    def __init__(self, sampling: Sampling, prompt: NDArray[np.int32], *, index: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: NDArray[np.int32],
+        *,
+        index: int,
+        vocab_size: int,
+        matcher: Matcher | None = None,
+    ) -> None:
         self.sampling = sampling
+        self._matcher = matcher
         self._vocab_size = vocab_size
         key = sampling.seed if sampling.seed is not None else np.random.SeedSequence().entropy
         assert isinstance(key, int)
@@ -47,7 +58,12 @@ class TokenChooser:
     @property
     def is_plain_greedy(self) -> bool:
         """True if the answer is the arg-max of the untouched logits."""
-        return self.sampling.temperature == 0 and not self._changes_logits
+        return self.sampling.temperature == 0 and not self._changes_logits and self._matcher is None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the grammar allows nothing to follow."""
+        return self._matcher is not None and self._matcher.is_finished
 
     @property
     def _changes_logits(self) -> bool:
@@ -59,14 +75,22 @@ class TokenChooser:
         """Pick the next token."""
         if self._changes_logits:
             logits = self._adjusted(logits.clone())
+        if self._matcher is None:
+            return self._pick(logits)
+        allowed = torch.from_numpy(self._matcher.allowed)
+        return int(allowed[self._pick(logits[allowed])])
+
+    def saw(self, token_id: int) -> None:
+        """Count a token that was generated. Raises: RequestError where the grammar can't be followed further."""
+        self._counts[token_id] = self._counts.get(token_id, 0) + 1
+        if self._matcher is not None:
+            self._matcher.took(token_id)
+
+    def _pick(self, logits: Tensor) -> int:  # logits: [num_candidates]; answers an index
         if self.sampling.temperature == 0:
             return int(logits.argmax())
         # From the best one down, so that no temperature, however small, makes a score infinite.
         return self._draw((logits - logits.max()) / max(self.sampling.temperature, MIN_TEMPERATURE))
-
-    def saw(self, token_id: int) -> None:
-        """Count a token that was generated."""
-        self._counts[token_id] = self._counts.get(token_id, 0) + 1
 
     def _adjusted(self, logits: Tensor) -> Tensor:
         chosen = self.sampling

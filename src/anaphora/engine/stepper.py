@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anaphora.core.cache import Cache
 from anaphora.engine.detokenise import TokenTexts
+from anaphora.engine.grammar import Grammars
 from anaphora.engine.job import Answer, Job
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.prompt_scores import NUM_TOP, PromptScores
@@ -22,7 +23,7 @@ from anaphora.engine.scheduler import Scheduler, Share
 from anaphora.engine.sequence import Sequence
 from anaphora.engine.stats import EngineStats
 from anaphora.engine.step import Rows, extents_between, plan_step
-from anaphora.errors import AnaphoraError, EngineFailure
+from anaphora.errors import AnaphoraError, EngineFailure, RequestError
 
 log = logging.getLogger("anaphora")
 
@@ -57,15 +58,26 @@ class Stepper:
         self._limits = limits
         self._clock = clock
         self._texts = TokenTexts(loaded.tokenizer)
+        self.grammars = Grammars(
+            self._texts,
+            lambda text: loaded.tokenizer(text, add_special_tokens=False).input_ids,
+            vocab_size=loaded.spec.vocab_size,
+            end_ids=loaded.spec.end_token_ids,
+        )
         self._answers: dict[int, tuple[Job, Answer]] = {}  # by sequence id
         self._scores: PromptScores | None = None  # made when first asked for
 
     def prepare(self, job: Job, sequences: AbstractSequence[Sequence]) -> None:
-        """Give a job what turns its sequences' scores into text. Touches nothing else: for any thread."""
+        """Give a job what turns its sequences' scores into text. Touches nothing else: for any thread.
+
+        Raises: RequestError for a grammar that can't be followed.
+        """
+        sampling, vocab_size = job.request.sampling, self._loaded.spec.vocab_size
         for sequence in sequences:
-            sampling = job.request.sampling
-            vocab_size = self._loaded.spec.vocab_size
-            chooser = TokenChooser(sampling, job.request.tokens, index=sequence.index, vocab_size=vocab_size)
+            matcher = self.grammars.matcher(sampling)
+            chooser = TokenChooser(
+                sampling, job.request.tokens, index=sequence.index, vocab_size=vocab_size, matcher=matcher
+            )
             answer = Answer(
                 sequence,
                 chooser,
@@ -144,6 +156,9 @@ class Stepper:
         """Let an exception cost no more than the sequence's own request."""
         try:
             yield
+        except RequestError as error:  # a grammar that takes too much to follow
+            self.stats.num_failed += 1
+            self.end(self._answers[sequence.id][0], error)
         except Exception as error:
             job, _ = self._answers[sequence.id]
             log.exception("request %s failed in a step", job.request.request_id)

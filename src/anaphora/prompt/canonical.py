@@ -76,6 +76,8 @@ class Tool:
     schema: str
     path: str
     mark: CacheMark | None = None
+    schema_path: str = ""
+    is_strict: bool = False  # True: calls keep to the whole schema, or the request is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,16 @@ class ToolChoice:
     mode: Literal["auto", "none", "any", "tool"] = "auto"
     name: str | None = None
     parallel: bool = True  # False: at most one call in an answer
+    allowed: tuple[str, ...] | None = None  # auto, any: the tools to choose from; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSchema:
+    """The JSON schema that the answer's text has to satisfy, as JSON text. `path` names it in the request."""
+
+    schema: str
+    path: str
+    is_strict: bool = True  # False: keywords that can't be enforced are passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +117,7 @@ class Prompt:
     system: tuple[Text, ...] = ()
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    answer: AnswerSchema | None = None
 
     @property
     def parts(self) -> Iterator[Tool | Part]:

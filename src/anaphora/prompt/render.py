@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphora.prompt.answer_grammar import callable_tools
 from anaphora.prompt.canonical import Prompt, ToolChoice
 from anaphora.prompt.fit import Recall, Turn, fit, messages_of, no_recall, tool_entry, tool_json
 from anaphora.prompt.locate import Piece, Sought, cover, marker, search, walk
@@ -65,6 +66,7 @@ class Rendered:
     pieces: tuple[Piece, ...]  # cover the text, in order
     unlocated: tuple[str, ...] = ()  # paths of parts that were not found in the text
     opening: str = ""  # the beginning of the answer that was put in front of the model (a forced call)
+    grammar: str | None = None  # what the answer has to be (`answer_grammar.py`)
     stops: tuple[str, ...] = field(default=())  # where the answer ends besides the model's own end tokens
 
     def token_spans(self) -> tuple[TokenSpan, ...]:
@@ -141,8 +143,8 @@ def _opening(prompt: Prompt, traits: TemplateTraits) -> str:
     choice: ToolChoice = prompt.tool_choice
     if choice.mode not in ("any", "tool") or not prompt.tools or prompt.continues_answer:
         return ""
-    only = prompt.tools[0].name if len(prompt.tools) == 1 else None
-    return write_opening(choice.name or only, traits.call_style)
+    tools = callable_tools(prompt)
+    return write_opening(tools[0].name if len(tools) == 1 else None, traits.call_style)
 
 
 def _mark(turns: Sequence[Turn]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -21,10 +21,22 @@ from anaphora.prompt.strict_json import read_json
 CallStyle = Literal["hermes", "mistral", "llama"]
 
 _OPENERS = {"<tool_call>": "</tool_call>", "[TOOL_CALLS]": "", "<|python_tag|>": ""}
-_WRITTEN: dict[CallStyle, tuple[str, str, str]] = {
-    "hermes": ("<tool_call>\n", "arguments", "\n</tool_call>"),
-    "mistral": ("[TOOL_CALLS][", "arguments", "]"),
-    "llama": ("", "parameters", ""),
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """What a model of one style writes around the objects of its calls."""
+
+    opener: str
+    key: str  # of the arguments
+    between: str | None  # two calls; None: there is only ever one
+    closer: str
+
+
+_WRITTEN: dict[CallStyle, CallFrame] = {
+    "hermes": CallFrame("<tool_call>\n", "arguments", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"),
+    "mistral": CallFrame("[TOOL_CALLS][", "arguments", ", ", "]"),
+    "llama": CallFrame("", "parameters", None, ""),
 }
 _LONGEST_OPENER = max(len(opener) for opener in _OPENERS)
 _KEYS = ('"name"', '"arguments"', '"parameters"', '"type"', '"id"', '"function"')
@@ -166,8 +178,8 @@ def parse_answer(text: str, tool_names: Sequence[str]) -> tuple[Parsed, ...]:
 
 def write_call(name: str, arguments: str, style: CallStyle = "hermes") -> str:
     """One call as a model of this style would have generated it."""
-    before, key, after = _WRITTEN[style]
-    return f'{before}{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": {arguments}}}{after}'
+    frame = _WRITTEN[style]
+    return f"{frame.opener}{call_head(name, style)}{arguments}}}{frame.closer}"
 
 
 def write_opening(name: str | None, style: CallStyle = "hermes") -> str:
@@ -175,10 +187,18 @@ def write_opening(name: str | None, style: CallStyle = "hermes") -> str:
 
     Ends at a colon, because models join the space after it to the next token.
     """
-    before, key, _ = _WRITTEN[style]
-    if name is None:
-        return f'{before}{{"name":'
-    return f'{before}{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}":'
+    opener = _WRITTEN[style].opener
+    return f'{opener}{{"name":' if name is None else f"{opener}{call_head(name, style)}".rstrip()
+
+
+def call_frame(style: CallStyle) -> CallFrame:
+    """What stands around calls of this style."""
+    return _WRITTEN[style]
+
+
+def call_head(name: str, style: CallStyle) -> str:
+    """A call's object up to its arguments."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{_WRITTEN[style].key}": '
 
 
 def _read_calls(text: str, start: int) -> tuple[list[ParsedCall], int] | None:
