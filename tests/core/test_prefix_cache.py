@@ -7,7 +7,7 @@ from anaphora.core import pool as pool_module
 from anaphora.core.cache import EVICT_STEP, MERGE_LIMIT, SLACK, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
 from anaphora.core.extent import Extent
-from anaphora.core.index import common_length
+from anaphora.core.index import common_length, place_of
 from anaphora.core.lease import Counts, Lease, Match, Refusal
 from anaphora.core.namespace import Namespace
 from anaphora.core.policy import LeastRecentlyUsed
@@ -673,7 +673,7 @@ def test_the_listener_is_told_what_was_stored_evicted_and_cleared_and_when():
     cache.clear(OTHER)
     assert events == [
         Stored(SPACE, 4, 0.0),
-        Evicted(SPACE, 2, 1.0),
+        Evicted(SPACE, 2, 1.0, place_of(SPACE, tokens("abcd"), 2), OTHER),
         Stored(OTHER, 4, 1.0),
         Cleared(OTHER, 4, 2.0),
     ]

@@ -285,9 +285,23 @@ MUTANTS = (
     ),
     Mutant(
         "cache.py",
-        "self._tell(Evicted, victim.namespace, num_evicted)",
-        "self._tell(Evicted, victim.namespace, victim.num_tokens)",
+        "self._listener(Evicted(victim.namespace, num_evicted, ",
+        "self._listener(Evicted(victim.namespace, victim.num_tokens, ",
         "an eviction tells what is left",
+    ),
+    Mutant(
+        "cache.py",
+        "place_in(victim, victim.num_tokens - num_evicted)",
+        "place_in(victim, 0)",
+        "an eviction is placed at the start of the node",
+    ),
+    Mutant("fates.py", "event.asker != event.namespace", "False", "all room goes to one's own"),
+    Mutant("fates.py", "found.num_tokens > num_reused - position", "True", "an eviction reaches further than it did"),
+    Mutant(
+        "index.py",
+        "before = above.tokens[-num_missing:].tobytes() + before",
+        "before = above.tokens[:num_missing].tobytes() + before",
+        "a place ends at a node",
     ),
     Mutant(
         "cache.py",

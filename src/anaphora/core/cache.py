@@ -31,7 +31,7 @@ from anaphora.core.evictable import Priority
 from anaphora.core.eviction import Eviction
 from anaphora.core.extent import Extent, count_slots, cut
 from anaphora.core.forest import Forest
-from anaphora.core.index import Node, Tokens, Walk, check_node, extents_up_to, walk
+from anaphora.core.index import Node, Tokens, Walk, check_node, extents_up_to, place_in, walk
 from anaphora.core.lease import Counts, Lease, Match, Refusal
 from anaphora.core.namespace import Namespace
 from anaphora.core.owner import Owner, Owners, Quotas
@@ -423,21 +423,22 @@ class PrefixCache:
         assert owner is not None
         while (num_missing := num_slots - pool.num_free) > 0:
             victim, most = self._unleased.choose(owner, num_slots)
-            self._evict(victim, min(num_missing, most))
+            self._evict(victim, min(num_missing, most), asker=lease.namespace)
         num_wanted = num_slots + self._num_slack
         while not pool.has_run(num_slots) and (num_missing := num_wanted - pool.num_free) > 0:
             spare = self._unleased.choose_spare(owner, num_slots)
             if spare is None:
                 break
-            self._evict(spare[0], min(num_missing, spare[1], EVICT_STEP))
+            self._evict(spare[0], min(num_missing, spare[1], EVICT_STEP), asker=lease.namespace)
         lease.add_private(pool.take(num_slots, after=lease.end))
         self._own(owner, num_slots)
 
-    def _evict(self, victim: Node, num_missing: int) -> None:
+    def _evict(self, victim: Node, num_missing: int, *, asker: Namespace) -> None:
         """Evict a node, or only its last `num_missing` tokens if it has more."""
         assert victim.is_leaf, "the policy chose a node that others hang from"
         assert not victim.num_held, "the policy chose a leased node"
         num_evicted = min(num_missing, victim.num_tokens)
+        place = 0 if self._listener is None else place_in(victim, victim.num_tokens - num_evicted)
         if num_evicted < victim.num_tokens:
             self._unleased.shrink(victim, num_evicted)
             self._give_back(self._owner_of(victim.namespace), victim.trim(num_evicted))
@@ -447,7 +448,8 @@ class PrefixCache:
             assert parent is not None
             self._drop(victim)
             self._drop_if_empty(parent)
-        self._tell(Evicted, victim.namespace, num_evicted)
+        if self._listener is not None:
+            self._listener(Evicted(victim.namespace, num_evicted, self._clock(), place, asker))
 
     def _publish(self, lease: Lease, fresh: Tokens) -> int:
         """Announce a lease's next tokens, all shared or none. Returns the number newly written."""
@@ -602,7 +604,7 @@ class PrefixCache:
                 self._drop(node)
         return num_cleared
 
-    def _tell(self, kind: type[Stored | Evicted | Cleared], namespace: Namespace, num_tokens: int) -> None:
+    def _tell(self, kind: type[Stored | Cleared], namespace: Namespace, num_tokens: int) -> None:
         if self._listener is not None:
             self._listener(kind(namespace, num_tokens, self._clock()))
 

@@ -21,6 +21,8 @@ class Evicted:
     namespace: Namespace
     num_tokens: int
     when: float
+    place: int  # a number for where they stood; see `index.place_of`
+    asker: Namespace  # who needed the room
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ Tokens = NDArray[np.int32]
 FINGERPRINT_TOKENS = 64
 """Enough that few nodes share a fingerprint; few enough that a node that comes back longer has its old one."""
 
+PLACE_TOKENS = 16
+"""So many tokens in front of a place, with the one behind it, tell it from others well enough for what is only told."""
+
 _NO_CHILDREN: Mapping[int, "Node"] = MappingProxyType({})
 _NO_GRAFTS: Mapping[Namespace, "Node"] = MappingProxyType({})
 NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
@@ -258,6 +261,22 @@ def extents_up_to(node: Node, num_within: int) -> tuple[Extent, ...]:
         pieces.append(above.extents)
         above = above.parent
     return coalesce(chain.from_iterable(reversed(pieces)))
+
+
+def place_of(namespace: Namespace, tokens: Tokens, position: int) -> int:
+    """A number for a place in a prompt: whose it is, a few tokens in front of it, and the one behind it."""
+    before = tokens[max(0, position - PLACE_TOKENS) : position].tobytes()
+    return hash((namespace, before, int(tokens[position])))
+
+
+def place_in(node: Node, num_within: int) -> int:
+    """The same for the place behind a node's first `num_within` tokens, which has others behind it."""
+    before = node.tokens[max(0, num_within - PLACE_TOKENS) : num_within].tobytes()
+    size, above = node.tokens.itemsize, node.parent
+    while (num_missing := PLACE_TOKENS - len(before) // size) and above is not None:
+        before = above.tokens[-num_missing:].tobytes() + before
+        above = above.parent
+    return hash((node.namespace, before, int(node.tokens[num_within])))
 
 
 def check_node(node: Node) -> None:
