@@ -32,7 +32,7 @@ def test_every_split_between_few_and_many_rows_scores_like_a_cold_model(family: 
     rng = np.random.default_rng(3)
     direct, cold = Direct(family), Cold(random_model(family))
     assert isinstance(direct.runner, NativeRunner)
-    direct.runner.max_few_rows = direct.runner.max_shared_rows = max_few_rows
+    direct.runner.max_few_rows = max_few_rows
     slots = Slots(2048, rng, max_length=40)
     shared, private = random_tokens(rng, 150), [random_tokens(rng, n) for n in (1, 2, 3, 4, 65)]
     shared_at = slots.take(len(shared))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from anaphora.engine.native.library import Kernels
+from anaphora.engine.native.panels import in_panels
 from anaphora.engine.request import Sampling
 from anaphora.engine.weight_formats import PackedMatrix, WeightFormat, pack_exactly, unpack
 from anaphora.testing.random_models import random_model
@@ -87,7 +88,7 @@ def test_groups_of_one_value_and_of_zeros_are_exact() -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(
-    shape=st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 70)),
+    shape=st.tuples(st.integers(1, 30), st.integers(1, 10), st.integers(1, 70)),
     has_bias=st.booleans(),
     seed=st.integers(0, 999),
 )
@@ -102,16 +103,16 @@ def test_native_product_equals_torch_in_every_format(
     bias = float32(1, num_outputs, seed + 2)[0] if has_bias else None
     expected = functional.linear(inputs, weight, bias)
     scale = max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(kernels.linear(inputs, packed, bias) / scale, expected / scale, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kernels.linear(inputs, in_panels(packed), bias) / scale, expected / scale, atol=1e-5, rtol=1e-5)
 
 
-@given(num_rows=st.integers(1, 9), depth=st.integers(1, 80), num_outputs=st.integers(1, 20), seed=st.integers(0, 99))
+@given(num_rows=st.integers(1, 30), depth=st.integers(1, 600), num_outputs=st.integers(1, 40), seed=st.integers(0, 99))
 def test_native_product_takes_any_width(
     kernels: Kernels, num_rows: int, depth: int, num_outputs: int, seed: int
 ) -> None:
     weight, inputs = float32(num_outputs, depth, seed), float32(num_rows, depth, seed + 1)
     for own in (weight, weight.bfloat16().float()):
-        found = kernels.linear(inputs, pack_exactly(own), None)
+        found = kernels.linear(inputs, in_panels(pack_exactly(own)), None)
         torch.testing.assert_close(found, functional.linear(inputs, own), atol=1e-4, rtol=1e-4)
 
 

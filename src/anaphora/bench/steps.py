@@ -19,7 +19,7 @@ from anaphora.engine.native_runner import NativeRunner
 from anaphora.engine.runner import ExtentRunner, Runner
 from anaphora.engine.step import Rows, plan_step
 
-STEPS = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 64), (1, 96), (1, 128), (1, 256))
+STEPS = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 64), (1, 96), (1, 128), (1, 256), (1, 512))
 CROWDS = ((8, 8), (8, 64), (8, 128), (8, 256), (8, 512), (8, 1024))
 """Sequences that share the cached past, and new rows of them all together."""
 
@@ -57,11 +57,11 @@ def compare_steps(
     tokens = np.random.default_rng(0).integers(0, loaded.spec.vocab_size, num_slots).astype(np.int32)
 
     def in_one_call(rows: Sequence[Rows]) -> None:
-        native.max_few_rows = native.max_shared_rows = num_slots
+        native.max_few_rows = num_slots
         _step(native, tokens, rows)
 
     def by_layer(rows: Sequence[Rows]) -> None:
-        native.max_few_rows = native.max_shared_rows = 0
+        native.max_few_rows = 0
         _step(native, tokens, rows)
 
     found = []

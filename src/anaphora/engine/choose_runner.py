@@ -77,10 +77,10 @@ def _why_heads_do_not_fit(loaded: LoadedModel, kernels: Kernels) -> str | None:
 
 def _both_ways(runner: NativeRunner) -> Iterator[NativeRunner]:
     """Give the runner twice: running every step layer by layer, then as it will run."""
-    usual = runner.max_few_rows, runner.max_shared_rows
-    runner.max_few_rows = runner.max_shared_rows = 0
+    usual = runner.max_few_rows
+    runner.max_few_rows = 0
     yield runner
-    runner.max_few_rows, runner.max_shared_rows = usual
+    runner.max_few_rows = usual
     yield runner
 
 

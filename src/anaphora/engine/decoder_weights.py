@@ -33,6 +33,16 @@ class LayerWeights:
     down: Tensor  # [hidden, inner]
     down_bias: Tensor | None
 
+    def matrices(self) -> dict[str, Tensor]:
+        """Name the matrices that a native step multiplies with; `gate` and `up` apart."""
+        gate, up = self.gate_up.chunk(2)
+        return {"qkv": self.qkv, "output": self.output, "gate": gate, "up": up, "down": self.down}
+
+    def vectors(self) -> dict[str, Tensor | None]:
+        """Name everything else."""
+        names = set(self.__slots__) - {"qkv", "output", "gate_up", "down"}
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:

@@ -22,17 +22,13 @@ from anaphora.engine.decoder_weights import DecoderWeights, LayerWeights, decode
 from anaphora.engine.kv_pool import KvPool, gather
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.native.library import ALL_VISIBLE, Kernels, Layer, Model, Run, Step, address, matrix, structures
+from anaphora.engine.native.panels import Panels, in_panels
 from anaphora.engine.step import Rows, StepPlan, Write
 from anaphora.engine.weight_formats import PackedMatrix, pack_exactly
 from anaphora.errors import EngineFailure
 
-MAX_FEW_ROWS = 128
+MAX_FEW_ROWS = 512
 """Up to here a step is one native call. Measured (`anaphora bench steps`): beyond, the library's products win."""
-
-MAX_SHARED_ROWS = 512
-"""The same where several sequences share a step. On an idle machine one call is behind from some 200 rows on, by a
-tenth at most (`anaphora bench steps`). But layer by layer each sequence costs small calls in every layer, at whose ends
-threads wait for each other: on cores that others use too, as under a server's load, that costs far more."""
 
 
 class NativeRunner:
@@ -48,7 +44,7 @@ class NativeRunner:
     ) -> None:
         """Set up the runner; `pack` chooses how weights are kept for few rows."""
         self.attention = ExtentAttention(pool, kernel_for(loaded.device))
-        self.max_few_rows, self.max_shared_rows = MAX_FEW_ROWS, MAX_SHARED_ROWS
+        self.max_few_rows = MAX_FEW_ROWS
         self._pool = pool
         self._kernels = kernels
         self._weights = decoder_weights(loaded.model)
@@ -84,8 +80,7 @@ class NativeRunner:
             sines=address(sines),
             slots=slots.ctypes.data,
         )
-        few = self.max_few_rows if len(plan.sequences) == 1 else self.max_shared_rows
-        run = self._run_few if len(tokens) <= few else self._run_many
+        run = self._run_few if len(tokens) <= self.max_few_rows else self._run_many
         logits = run(hidden, step, plan, logit_rows)
         if not self._pool.is_finite(plan.writes):
             raise EngineFailure("the model's keys or values are not numbers")
@@ -184,23 +179,22 @@ def _rows_of(sequence: Rows) -> range:
     return range(sequence.row_start, sequence.row_stop)
 
 
-_MATRICES = ("qkv", "output", "gate_up", "down")
-
-
 class _Packed:
     """A decoder's matrices as the native step reads them."""
 
     def __init__(self, weights: DecoderWeights, pack: Callable[[Tensor], PackedMatrix]) -> None:
-        self.layers = [{name: pack(getattr(layer, name)) for name in _MATRICES} for layer in weights.layers]
-        self.head = pack(weights.head)
+        self.layers = [
+            {name: in_panels(pack(own)) for name, own in layer.matrices().items()} for layer in weights.layers
+        ]
+        self.head = in_panels(pack(weights.head))
 
     @property
-    def all(self) -> Iterator[PackedMatrix]:
+    def all(self) -> Iterator[Panels]:
         return (matrix for layer in (*self.layers, {"head": self.head}) for matrix in layer.values())
 
 
-def _layer(weights: LayerWeights, packed: dict[str, PackedMatrix], pool: tuple[Tensor, Tensor]) -> Layer:
-    vectors = {name: address(getattr(weights, name)) for name in weights.__slots__ if name not in _MATRICES}
+def _layer(weights: LayerWeights, packed: dict[str, Panels], pool: tuple[Tensor, Tensor]) -> Layer:
+    vectors = {name: address(vector) for name, vector in weights.vectors().items()}
     matrices = {name: matrix(own) for name, own in packed.items()}
     return Layer(**vectors, **matrices, keys=address(pool[0]), values=address(pool[1]))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anaphora.engine.native.build import NotBuilt, build
-from anaphora.engine.weight_formats import PackedMatrix
+from anaphora.engine.native.panels import Panels
 
 ALL_VISIBLE = -(2**31)
 """`Run.causal_from` of a run that lies in the past of all its rows."""
@@ -35,7 +35,8 @@ class Layer(ctypes.Structure):
         ("output", Matrix),
         ("output_bias", c_void_p),
         ("feed_norm", c_void_p),
-        ("gate_up", Matrix),
+        ("gate", Matrix),
+        ("up", Matrix),
         ("gate_up_bias", c_void_p),
         ("down", Matrix),
         ("down_bias", c_void_p),
@@ -110,9 +111,9 @@ class Kernels:
         """Run a whole step; see `source/decoder.h`."""
         self._library.anaphora_run_step(ctypes.byref(model), ctypes.byref(step))
 
-    def linear(self, rows: Tensor, weight: PackedMatrix, bias: Tensor | None) -> Tensor:
+    def linear(self, rows: Tensor, weight: Panels, bias: Tensor | None) -> Tensor:
         """rows [num_rows, depth] -> rows W^T + bias, [num_rows, num_outputs]. Made for few rows."""
-        num_outputs = len(weight.data)
+        num_outputs = weight.num_outputs
         out = torch.empty((rows.shape[0], num_outputs))
         described = matrix(weight)
         self._library.anaphora_linear(
@@ -170,9 +171,9 @@ def structures(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * len(items))(*items)
 
 
-def matrix(packed: PackedMatrix) -> Matrix:
+def matrix(packed: Panels) -> Matrix:
     """Describe a matrix. The caller keeps it alive."""
-    assert packed.data.is_contiguous(), "the kernels read rows that lie one after another"
+    assert packed.data.is_contiguous(), "the kernels read weights that lie one after another"
     return Matrix(packed.data.data_ptr(), address(packed.scales), int(packed.format))
 
 

@@ -55,19 +55,19 @@ static inline void turn_tile(const float* keys, int head_dim, int num_keys, floa
 template <int Q>
 static inline void score_turned(const float* const* queries, const float (*turned)[kTile], int head_dim,
                                 float (*scores)[kTile]) {
-  constexpr int kVectors = 4;
-  for (int t = 0; t < kTile; t += kVectors * kWidth) {
-    Vec sums[Q][kVectors] = {};
+  constexpr int kTogether = 4;
+  for (int t = 0; t < kTile; t += kTogether * kWidth) {
+    Vec sums[Q][kTogether] = {};
     for (int d = 0; d < head_dim; ++d) {
       Vec query[Q];
       for (int q = 0; q < Q; ++q) query[q] = all(queries[q][d]);
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < kTogether; ++v) {
         const Vec key = hold(turned[d] + t + v * kWidth);
         for (int q = 0; q < Q; ++q) sums[q][v] += query[q] * key;
       }
     }
     for (int q = 0; q < Q; ++q) {
-      for (int v = 0; v < kVectors; ++v) store(scores[q] + t + v * kWidth, sums[q][v]);
+      for (int v = 0; v < kTogether; ++v) store(scores[q] + t + v * kWidth, sums[q][v]);
     }
   }
 }
@@ -98,25 +98,25 @@ static inline void score_tile(const float* const* queries, const float* keys, in
   }
 }
 
-// out[q] += sum over t of weights[q][t] * values[t], kVectors vectors of the head at a time.
-template <int Q, int kVectors>
+// out[q] += sum over t of weights[q][t] * values[t], kTogether vectors of the head at a time.
+template <int Q, int kTogether>
 static inline void add_values(const float (*weights)[kTile], const float* values, int head_dim, int num_keys,
                               float* const* out, int start) {
-  Vec sums[Q][kVectors];
+  Vec sums[Q][kTogether];
   for (int q = 0; q < Q; ++q) {
-    for (int v = 0; v < kVectors; ++v) sums[q][v] = load(out[q] + start + v * kWidth);
+    for (int v = 0; v < kTogether; ++v) sums[q][v] = load(out[q] + start + v * kWidth);
   }
   for (int t = 0; t < num_keys; ++t) {
     const float* value = values + t * head_dim + start;
     Vec weight[Q];
     for (int q = 0; q < Q; ++q) weight[q] = all(weights[q][t]);
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kTogether; ++v) {
       const Vec part = hold(value + v * kWidth);
       for (int q = 0; q < Q; ++q) sums[q][v] += weight[q] * part;
     }
   }
   for (int q = 0; q < Q; ++q) {
-    for (int v = 0; v < kVectors; ++v) store(out[q] + start + v * kWidth, sums[q][v]);
+    for (int v = 0; v < kTogether; ++v) store(out[q] + start + v * kWidth, sums[q][v]);
   }
 }
 

@@ -23,7 +23,12 @@ constexpr int kMinRunOfKeys = 256;   // keys of one item of attention
 
 int outputs_per_item(int num_outputs, int num_threads) {
   const int share = num_outputs / (num_threads * kItemsPerThread);
-  return std::max(kOutputs, share / kOutputs * kOutputs);
+  return std::max(kPanel, share / kPanel * kPanel);
+}
+
+// to = values + bias; without a bias, values.
+void add_bias(const float* values, const float* bias, int count, float* to) {
+  for (int i = 0; i < count; ++i) to[i] = bias == nullptr ? values[i] : values[i] + bias[i];
 }
 
 int num_items_of(int total, int per_item) { return (total + per_item - 1) / per_item; }
@@ -118,13 +123,18 @@ class StepRunner {
   }
 
   auto add_to_hidden() {
-    return [this](int r, int o, float value) { step_.hidden[size_t(r) * model_.hidden + o] += value; };
+    return [this](int r, int o, const float* values, int count) {
+      float* to = step_.hidden + size_t(r) * model_.hidden + o;
+      for (int i = 0; i < count; ++i) to[i] += values[i];
+    };
   }
 
   void run_layer(Team& team, const Layer& layer) {
     norm_all(team, layer.attention_norm);
     linear(team, normed_.get(), model_.hidden, layer.qkv, layer.qkv_bias, qkv_width_,
-           [&](int r, int o, float value) { qkv_[size_t(r) * qkv_width_ + o] = value; });
+           [&](int r, int o, const float* values, int count) {
+             std::memcpy(qkv_.get() + size_t(r) * qkv_width_ + o, values, sizeof(float) * count);
+           });
     team.phase(step_.num_rows, [&](int row) {
       place_row(model_, layer, {qkv_.get(), step_.cosines, step_.sines, step_.slots, model_.scale, queries_.get(),
                                 model_.head_dim, attended_width_}, row);
@@ -153,8 +163,10 @@ class StepRunner {
     const int per_item = outputs_per_item(num_outputs, step_.num_threads);
     team.phase(num_items_of(num_outputs, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, num_outputs - first);
-      multiply(x, depth, step_.num_rows, w, first, depth, taken, [&](int r, int o, float value) {
-        put(r, first + o, bias == nullptr ? value : value + bias[first + o]);
+      multiply(x, depth, step_.num_rows, w, first, depth, taken, [&](int r, int o, const float* values, int count) {
+        float biased[kPanel];
+        add_bias(values, bias == nullptr ? nullptr : bias + first + o, count, biased);
+        put(r, first + o, biased, count);
       });
     });
   }
@@ -164,13 +176,13 @@ class StepRunner {
     team.phase(num_items_of(model_.inner, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, model_.inner - first);
       for (int half = 0; half < 2; ++half) {
-        const int output = half * model_.inner + first;
+        const float* bias = layer.gate_up_bias == nullptr ? nullptr : layer.gate_up_bias + half * model_.inner + first;
         float* to = (half == 0 ? gate_ : up_).get() + first;
-        const auto put = [&](int r, int o, float value) {
-          to[size_t(r) * model_.inner + o] =
-              layer.gate_up_bias == nullptr ? value : value + layer.gate_up_bias[output + o];
+        const auto put = [&](int r, int o, const float* values, int count) {
+          add_bias(values, bias == nullptr ? nullptr : bias + o, count, to + size_t(r) * model_.inner + o);
         };
-        multiply(normed_.get(), model_.hidden, step_.num_rows, layer.gate_up, output, model_.hidden, taken, put);
+        multiply(normed_.get(), model_.hidden, step_.num_rows, half == 0 ? layer.gate : layer.up, first, model_.hidden,
+                 taken, put);
       }
       for (int row = 0; row < step_.num_rows; ++row) {
         float* gate = gate_.get() + size_t(row) * model_.inner + first;
@@ -253,9 +265,10 @@ class StepRunner {
     const int per_item = outputs_per_item(model_.vocab_size, step_.num_threads);
     team.phase(num_items_of(model_.vocab_size, per_item), [&](int item) {
       const int first = item * per_item, taken = std::min(per_item, model_.vocab_size - first);
-      const auto put = [&](int r, int o, float value) {
-        const float bias = model_.head_bias == nullptr ? 0.0f : model_.head_bias[first + o];
-        step_.logits[size_t(r) * model_.vocab_size + first + o] = value + bias;
+      const float* bias = model_.head_bias == nullptr ? nullptr : model_.head_bias + first;
+      const auto put = [&](int r, int o, const float* values, int count) {
+        float* to = step_.logits + size_t(r) * model_.vocab_size + first + o;
+        add_bias(values, bias == nullptr ? nullptr : bias + o, count, to);
       };
       multiply(normed_.get(), model_.hidden, num_logits, model_.head, first, model_.hidden, taken, put);
     });
@@ -304,8 +317,8 @@ void anaphora_linear(const float* x, int64_t num_rows, const Matrix* w, const fl
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic)
   for (int item = 0; item < num_items_of(int(num_outputs), per_item); ++item) {
     const int first = item * per_item, taken = std::min(per_item, int(num_outputs) - first);
-    multiply(x, depth, int(num_rows), *w, first, depth, taken, [&](int r, int o, float value) {
-      y[size_t(r) * num_outputs + first + o] = bias == nullptr ? value : value + bias[first + o];
+    multiply(x, depth, int(num_rows), *w, first, depth, taken, [&](int r, int o, const float* values, int count) {
+      add_bias(values, bias == nullptr ? nullptr : bias + first + o, count, y + size_t(r) * num_outputs + first + o);
     });
   }
 }

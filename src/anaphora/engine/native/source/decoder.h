@@ -6,10 +6,10 @@
 
 extern "C" {
 
-// A matrix [num_outputs, depth] in one of the formats of formats.h.
+// A matrix [num_outputs, depth] in one of the formats of formats.h. In panels, rows are added up to a multiple of 16.
 struct Matrix {
   const void* data;
-  const float* scales;  // of groups, or null
+  const float* scales;  // of groups: [num_outputs / 16, depth / 32, 1 or 2, 16], or null
   int64_t format;
 };
 
@@ -22,7 +22,7 @@ struct Layer {
   Matrix output;                // [hidden, num_heads head_dim]
   const float* output_bias;     // [hidden], or null
   const float* feed_norm;       // [hidden]
-  Matrix gate_up;               // [2 inner, hidden]: gate, then up
+  Matrix gate, up;              // [inner, hidden]
   const float* gate_up_bias;    // [2 inner], or null
   Matrix down;                  // [hidden, inner]
   const float* down_bias;       // [hidden], or null

@@ -1,5 +1,10 @@
 // How weights are kept. A format is only ever used for values that it holds exactly (see weight_formats.py), so that
 // every way to run the model computes with the same numbers.
+//
+// float32 lies row by row. The smaller formats lie in panels (see panels.py): kPanel outputs side by side, so that one
+// input meets kPanel weights at once and no sum runs across a vector.
+//
+//     panel of outputs o ... o + 15     depth 0: 16 weights | depth 1: 16 weights | ...
 #pragma once
 
 #include "decoder.h"
@@ -8,11 +13,13 @@
 enum Format : int64_t {
   kFloat32 = 0,
   kBfloat16 = 1,  // the upper half of a float32
-  kInt8 = 2,      // groups of 32 along a row: value = scale * q, q int8
-  kInt4 = 3,      // groups of 32 along a row: value = scale * q + least, q in 0..15; scales hold (scale, least)
+  kInt8 = 2,      // groups of 32 along the depth: value = scale * q, q int8
+  kInt4 = 3,      // groups of 32 along the depth: value = scale * q + least, q in 0..15
 };
 
 constexpr int kGroup = 32;
+constexpr int kPanel = 16;                  // outputs that lie side by side
+constexpr int kVectors = kPanel / kWidth;   // that hold them
 
 // kWidth small numbers as a vector of integers. Compilers split the generic conversion into single numbers on x86.
 #if defined(__AVX512F__)
@@ -47,60 +54,50 @@ static inline IntVec widen(const Small* from) {
 
 static inline Vec to_float(IntVec whole) { return __builtin_convertvector(whole, Vec); }
 
-static inline Vec from_bfloat16(const uint16_t* from) {
-  const IntVec words = widen(from) << 16;
-  Vec value;
-  std::memcpy(&value, &words, sizeof value);
-  return value;
-}
+// One depth of a panel: how many bytes it takes, how many rows of scales a group has, and its weights as floats, not
+// yet scaled.
+template <Format F>
+struct Panel;
 
-static inline float from_bfloat16(uint16_t from) {
-  const uint32_t word = uint32_t(from) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
+template <>
+struct Panel<kBfloat16> {
+  static constexpr int kBytes = 2 * kPanel, kScales = 0;
 
-static inline void unpack_bfloat16(const uint16_t* from, int64_t depth, float* to) {
-  int64_t i = 0;
-  for (; i + kWidth <= depth; i += kWidth) store(to + i, from_bfloat16(from + i));
-  for (; i < depth; ++i) to[i] = from_bfloat16(from[i]);
-}
-
-static inline void unpack_int8(const int8_t* from, const float* scales, int64_t depth, float* to) {
-  for (int64_t group = 0; group < depth / kGroup; ++group) {
-    const Vec scale = all(scales[group]);
-    for (int i = 0; i < kGroup; i += kWidth) {
-      store(to + group * kGroup + i, to_float(widen(from + group * kGroup + i)) * scale);
+  static inline void take(const uint8_t* from, Vec* weights) {
+    for (int v = 0; v < kVectors; ++v) {
+      const IntVec words = widen(reinterpret_cast<const uint16_t*>(from) + v * kWidth) << 16;
+      std::memcpy(weights + v, &words, sizeof words);
     }
   }
-}
+};
 
-// The low halves of a group's 16 bytes are its first 16 values, the high halves the others.
-static inline void unpack_int4(const uint8_t* from, const float* scales, int64_t depth, float* to) {
-  for (int64_t group = 0; group < depth / kGroup; ++group) {
-    const Vec scale = all(scales[2 * group]), least = all(scales[2 * group + 1]);
-    for (int i = 0; i < kGroup / 2; i += kWidth) {
-      const IntVec both = widen(from + group * (kGroup / 2) + i);
-      float* out = to + group * kGroup + i;
-      store(out, to_float(both & 15) * scale + least);
-      store(out + kGroup / 2, to_float(both >> 4) * scale + least);
+template <>
+struct Panel<kInt8> {
+  static constexpr int kBytes = kPanel, kScales = 1;
+
+  static inline void take(const uint8_t* from, Vec* weights) {
+    for (int v = 0; v < kVectors; ++v) {
+      weights[v] = to_float(widen(reinterpret_cast<const int8_t*>(from) + v * kWidth));
     }
   }
-}
+};
 
-// Write one row of a matrix as float32.
-static inline void unpack_row(const Matrix& matrix, int64_t row, int64_t depth, float* to) {
-  const int64_t first = row * depth, first_group = first / kGroup;
-  switch (matrix.format) {
-    case kBfloat16:
-      return unpack_bfloat16(static_cast<const uint16_t*>(matrix.data) + first, depth, to);
-    case kInt8:
-      return unpack_int8(static_cast<const int8_t*>(matrix.data) + first, matrix.scales + first_group, depth, to);
-    case kInt4:
-      return unpack_int4(static_cast<const uint8_t*>(matrix.data) + first / 2, matrix.scales + 2 * first_group, depth,
-                         to);
-    default:
-      std::memcpy(to, static_cast<const float*>(matrix.data) + first, sizeof(float) * depth);
+// The low halves of a depth's 8 bytes are its first 8 weights, the high halves the others.
+template <>
+struct Panel<kInt4> {
+  static constexpr int kBytes = kPanel / 2, kScales = 2;  // scales, then least values
+
+  static inline void take(const uint8_t* from, Vec* weights) {
+#if defined(__AVX512F__)
+    const __m128i both = _mm_loadl_epi64((const __m128i*)from), low = _mm_set1_epi8(15);
+    const __m128i halves = _mm_unpacklo_epi64(_mm_and_si128(both, low), _mm_and_si128(_mm_srli_epi16(both, 4), low));
+    weights[0] = to_float((IntVec)_mm512_cvtepu8_epi32(halves));
+#else
+    for (int v = 0; v < kVectors / 2; ++v) {
+      const IntVec both = widen(from + v * kWidth);
+      weights[v] = to_float(both & 15);
+      weights[v + kVectors / 2] = to_float(both >> 4);
+    }
+#endif
   }
-}
+};
