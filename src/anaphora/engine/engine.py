@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from anaphora.core.cache import Cache, PrefixCache
 from anaphora.core.events import Event, Evicted, Stored
+from anaphora.core.fates import Fate, Fates
 from anaphora.core.namespace import namespace_of, shared_namespace_of
 from anaphora.core.no_reuse import NoReuse
 from anaphora.core.policy import POLICIES
@@ -86,6 +87,7 @@ class Engine:
         self.spec: ModelSpec = dataclasses.replace(loaded.spec, not_cacheable_because=chosen.refusal)
         self._num_slots = num_slots
         self._shared = shared_namespace_of(model_digest=self.spec.digest)
+        self._fates = Fates(shared=self._shared)
         self._stepper = self._set_up(dataclasses.replace(loaded, spec=self.spec), wrap(chosen.runner))
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
         self.start_up_lines = (*self._describe(), chosen.kernels)
@@ -216,6 +218,14 @@ class Engine:
         stats.num_retained_slots = counts.retained
         return stats
 
+    def fate(self, tokens: NDArray[np.int32], num_reused: int, *, tenant: Tenant, age_s: float) -> Fate | None:
+        """Tell what became of a prompt's token behind the first `num_reused`, which was cached `age_s` ago.
+
+        None: not known. Thread-safe.
+        """
+        namespace = namespace_of(model_digest=self.spec.digest, tenant=tenant)
+        return self._fates.of(namespace, tokens, num_reused, age_s=age_s, now=time.monotonic())
+
     def close(self) -> None:
         """End all requests with EngineStopped and stop the thread. Idempotent."""
         self._loop.stop()
@@ -273,6 +283,7 @@ class Engine:
         return Stepper(loaded, cache, runner, limits=limits, clock=time.monotonic)
 
     def _count(self, event: Event) -> None:
+        self._fates.note(event)
         if isinstance(event, Evicted):
             self._stepper.stats.num_evicted_tokens += event.num_tokens
         elif isinstance(event, Stored):
