@@ -72,6 +72,8 @@ def test_tree_agrees_with_a_list(steps: list[str | tuple[int, str] | None], aske
             if number in known:
                 known[number] += step[1]
         openings.check()
+    for number, text in known.items():
+        assert openings.tokens_of(handles[number]).tolist() == tokens(text).tolist()
     found = openings.nearest(tokens(asked))
     best = max(((common(text, asked), number) for number, text in known.items()), default=(0, -1))
     assert (None if found is None else (found.num_tokens, found.value)) == (best if best[0] else None)

@@ -111,6 +111,11 @@ class Pair:
         borders = np.searchsorted(starts, [new.stop - num_alike, new.stop], side="left")
         return int(borders[1] - borders[0])
 
+    def rest_of_part(self, divergence: Divergence) -> int:
+        """Tokens of the second prompt from the difference to the end of the part that it is in."""
+        stop = max((piece.stop for piece in self.second.pieces if piece.path == divergence.path), default=0)
+        return max(0, int(np.searchsorted(self.second.offsets[:, 0], stop)) - divergence.token_index)
+
     def _culprit(self, text_index: int) -> Piece | None:
         """The part at the difference that the sides do not share; else such a part behind or before it."""
         old, new = self.old, self.new

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, NewType, TypeVar
 
+import numpy as np
+
 from anaphora.core.index import NO_TOKENS, Tokens, common_length
 
 Value = TypeVar("Value")
@@ -79,6 +81,15 @@ class Openings(Generic[Value]):
         run = self._grow(run, tokens, handle)
         run.num_ends += 1
         self._ends[handle] = run, value
+
+    def tokens_of(self, handle: Handle) -> Tokens:
+        """All tokens of what was added, and not forgotten yet. Cost: a copy of them."""
+        run: _Run | None = self._ends[handle][0]
+        pieces = []
+        while run is not None:
+            pieces.append(run.tokens)
+            run = run.parent
+        return np.concatenate(pieces[::-1])
 
     def forget_oldest(self) -> Value:
         """Forget who was added first. Cost: O(1) for each run that nobody else has."""

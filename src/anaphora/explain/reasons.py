@@ -202,7 +202,11 @@ def explain_from(first: Side, second: Side, num_alike: int) -> Explanation:
     if divergence.path is None:
         return found
     reason = _reason(first, second, pair, divergence)
-    num_tail = pair.tail_tokens(divergence) if reason in _WITHIN_A_PART else 0
+    num_tail = 0
+    if ANSWER in pair.old and divergence.path not in pair.old:
+        num_tail = pair.rest_of_part(divergence)
+    elif reason in _WITHIN_A_PART:
+        num_tail = pair.tail_tokens(divergence)
     return replace(found, reason=reason, num_lost=found.num_lost + num_tail)
 
 
@@ -271,12 +275,23 @@ def _answer_reason(wrote: str, came_back: str) -> Reason:
     return "answer_changed" if reason in PLAIN else reason
 
 
+def structure_reason(old: Prompt, new: Prompt, path: str) -> Reason:
+    """What can be told of a change at a path where texts are digests: that two are equal, or not."""
+    if path.startswith("tools"):
+        return _names_reason(old.tools, new.tools) or "tool_edited"
+    if (reason := _messages_reason(old.messages, new.messages, path)) is not None:
+        return reason
+    before, after = _part_at(old, path), _part_at(new, path)
+    if before is None or after is None:
+        return "part_added" if before is None else "part_removed"
+    if replace(before, mark=None) == replace(after, mark=None):
+        return "template"
+    return "history_edited" if _is_edited(old.messages, new.messages, path, ("old", "new")) else "text_changed"
+
+
 def _tools_reason(old: Sequence[Tool], new: Sequence[Tool], path: str) -> Reason:
-    old_names, new_names = [tool.name for tool in old], [tool.name for tool in new]
-    if old_names != new_names:
-        if sorted(old_names) == sorted(new_names):
-            return "tools_reordered"
-        return "tool_added" if set(new_names) - set(old_names) else "tool_removed"
+    if (reason := _names_reason(old, new)) is not None:
+        return reason
     before = next((tool for tool in old if tool.path == path), None)
     after = next((tool for tool in new if tool.path == path), None)
     if before is None or after is None:
@@ -285,6 +300,16 @@ def _tools_reason(old: Sequence[Tool], new: Sequence[Tool], path: str) -> Reason
         reason = text_reason(before.description, after.description)
         return "tool_edited" if reason in ("text_changed", "text_grew", "text_cut", "number") else reason
     return _json_reason(before.schema, after.schema) or "tool_edited"
+
+
+def _names_reason(old: Sequence[Tool], new: Sequence[Tool]) -> Reason | None:
+    """How the list of tools changed, or None where the same stand in the same order."""
+    old_names, new_names = [tool.name for tool in old], [tool.name for tool in new]
+    if old_names == new_names:
+        return None
+    if sorted(old_names) == sorted(new_names):
+        return "tools_reordered"
+    return "tool_added" if set(new_names) - set(old_names) else "tool_removed"
 
 
 def _messages_reason(old: Sequence[Message], new: Sequence[Message], path: str) -> Reason | None:
