@@ -31,7 +31,7 @@ def compare(earlier: Asked, later: Asked, *, num_alike: int) -> Compared:
     """
     old, new = earlier.side.prompt, later.side.prompt
     if earlier.keeps_text != later.keeps_text:
-        old, new = hollow(old), hollow(new)
+        old, new = (hollow(one.side.prompt) if one.keeps_text else one.side.prompt for one in (earlier, later))
     names = {*earlier.settings, *later.settings}
     return Compared(
         has_model=earlier.model != later.model,
