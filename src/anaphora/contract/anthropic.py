@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from anaphora.contract.entries import Entries, Write
+from anaphora.contract.entries import Entries, Missed, Write
 from anaphora.contract.layout import Block, Key, Layout, Level, Levels, Scope, content_of, keys_of
 from anaphora.errors import RequestError
 
@@ -98,6 +98,7 @@ class Reckoning:
     marks: tuple[tuple[int, Ttl], ...]
     writes: tuple[Write, ...] = ()
     reads: tuple[Key, ...] = ()
+    missed: Missed | None = None  # why nothing is read, where the rules tell
 
     def bill(self) -> AnthropicBill:
         """What the host would report."""
@@ -146,7 +147,11 @@ class AnthropicLedger:
             else:
                 reads.append(live)
         hit = 0 if found is None else layout.blocks[found[0]].end
-        return Reckoning(layout.num_tokens, hit, marks, tuple(writes), tuple(dict.fromkeys(reads)))
+        missed = None
+        if found is None:
+            missed = self._missed(keys, long_enough, positions, now_s)
+            missed = Missed("below_minimum" if breakpoints else "no_breakpoint") if not long_enough else missed
+        return Reckoning(layout.num_tokens, hit, marks, tuple(writes), tuple(dict.fromkeys(reads)), missed)
 
     def reckon(self, layout: Layout, breakpoints: Sequence[Breakpoint], *, scope: Scope, now_s: float) -> Reckoning:
         """The same for a request that does start now: what it reads lives on. Its writes wait for `publish`."""
@@ -174,6 +179,18 @@ class AnthropicLedger:
                 if live is not None:
                     return index, live
         return None
+
+    def _missed(
+        self, keys: Sequence[Key], breakpoints: Sequence[Breakpoint], positions: Sequence[range], now_s: float
+    ) -> Missed | None:
+        """Why nothing was found from breakpoints that are long enough, where the rules tell."""
+        seen = ((index, one) for one in reversed(breakpoints) for index in self._seen_from(one.block_index, positions))
+        expired = self._entries.missed((self._filed(keys[index], one.ttl) for index, one in seen), now_s)
+        if expired is not None or not breakpoints:
+            return expired
+        last = breakpoints[-1]
+        is_further = any(self._live(key, last.ttl, now_s) is not None for key in keys[: last.block_index])
+        return Missed("out_of_sight") if is_further else None
 
     def _seen_from(self, block_index: int, positions: Sequence[range]) -> Iterator[int]:
         """Blocks whose entries are looked up from a breakpoint, nearest first."""

@@ -7,12 +7,18 @@ again, whatever the reader asked for.
 """
 
 import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from anaphora.contract.layout import Key
 
 MAX_ENTRIES = 2**20
 """About 300 MB of bookkeeping at most. Those that expire first go first."""
+
+MAX_EXPIRED = 2**14
+"""Of so many that have expired it is known when, so that a miss can say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,14 @@ class Entry:
     lifetime_s: float
     expires_s: float
     last_s: float  # no refresh leads past this
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Why nothing was read, where the rules tell. Else what was asked for was never written."""
+
+    reason: Literal["no_breakpoint", "below_minimum", "expired", "out_of_sight"]
+    expired_s: float | None = None  # when
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class Entries:
         self._max_entries = max_entries
         self._entries: dict[Key, Entry] = {}
         self._by_expiry: list[tuple[float, Key]] = []  # may hold earlier expiries of refreshed entries
+        self._expired: OrderedDict[Key, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,6 +64,13 @@ class Entries:
     def is_live(self, key: Key, now_s: float) -> bool:
         entry = self._entries.get(key)
         return entry is not None and now_s <= entry.expires_s
+
+    def expired_at(self, key: Key, now_s: float) -> float | None:
+        """When an entry that was not written again expired. None: it is live, was never written, or is long gone."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry.expires_s if now_s > entry.expires_s else None
+        return self._expired.get(key)
 
     def refresh(self, key: Key, now_s: float) -> None:
         """Give a live entry its own lifetime again, from `now_s` on. Never shortens it."""
@@ -68,6 +90,12 @@ class Entries:
         while len(self._entries) > self._max_entries:
             self._drop_first()
 
+    def missed(self, keys: Iterable[Key], now_s: float) -> Missed | None:
+        """Whether what was looked up has expired: the first of these keys that has. Cost: O(keys)."""
+        found = (expired for key in keys if (expired := self.expired_at(key, now_s)) is not None)
+        expired_s = next(found, None)
+        return None if expired_s is None else Missed("expired", expired_s)
+
     def sweep(self, now_s: float) -> None:
         """Drop what has expired.
 
@@ -82,10 +110,13 @@ class Entries:
         assert all((entry.expires_s, key) in filed for key, entry in self._entries.items())
         assert len(self._entries) <= self._max_entries
         assert all(entry.expires_s <= entry.last_s for entry in self._entries.values())
+        assert len(self._expired) <= MAX_EXPIRED
+        assert not self._expired.keys() & self._entries.keys(), "an entry is live and has expired"
 
     def _put(self, key: Key, entry: Entry) -> None:
         known = self._entries.get(key)
         self._entries[key] = entry
+        self._expired.pop(key, None)
         if known is None or known.expires_s != entry.expires_s:
             heapq.heappush(self._by_expiry, (entry.expires_s, key))
 
@@ -94,3 +125,6 @@ class Entries:
         entry = self._entries.get(key)
         if entry is not None and entry.expires_s == expires_s:
             del self._entries[key]
+            self._expired[key] = expires_s
+            if len(self._expired) > MAX_EXPIRED:
+                self._expired.popitem(last=False)

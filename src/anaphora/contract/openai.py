@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphora.contract.entries import Entries, Write
+from anaphora.contract.entries import Entries, Missed, Write
 from anaphora.contract.layout import (
     Block,
     Key,
@@ -123,6 +123,7 @@ class StepReckoning:
     rules: StepRules = field(default_factory=StepRules)
     writes: tuple[Write, ...] = ()
     reads: tuple[Key, ...] = ()
+    missed: Missed | None = None  # why nothing is read, where the rules tell
 
     def bill(self) -> OpenAIBill:
         """What the host would report."""
@@ -145,6 +146,7 @@ class BreakpointReckoning:
     marks: tuple[tuple[int, str], ...] = ()
     writes: tuple[Write, ...] = ()
     reads: tuple[Key, ...] = ()
+    missed: Missed | None = None  # why nothing is read, where the rules tell
 
     def bill(self) -> OpenAIBill:
         """What the host would report."""
@@ -202,7 +204,10 @@ class StepLedger:
         limit_s = self.rules.in_memory_limit_s if is_short else float("inf")
         writes = tuple(Write(key, lifetime_s, now_s, limit_s) for key in keys if not self._entries.is_live(key, now_s))
         reads = tuple(key for key in keys if self._entries.is_live(key, now_s))
-        return StepReckoning(len(tokens), cached, self.rules, writes, reads)
+        missed = None
+        if not cached:
+            missed = self._entries.missed(reversed(keys), now_s) if keys else Missed("below_minimum")
+        return StepReckoning(len(tokens), cached, self.rules, writes, reads, missed)
 
     def reckon(self, tokens: NDArray[np.int32], options: CacheOptions, *, scope: Scope, now_s: float) -> StepReckoning:
         """The same for a request that does start now."""
@@ -273,6 +278,7 @@ class BreakpointLedger:
             tuple((layout.blocks[index].end, ttl) for index, ttl, _ in marks),
             tuple(Write(key, LIFETIMES[ttl], now_s) for _, ttl, key in marks if not self._entries.is_live(key, now_s)),
             tuple(dict.fromkeys(reads)),
+            None if hit else self._missed(layout, looked_up, now_s),
         )
 
     def reckon(self, layout: Layout, options: CacheOptions, *, scope: Scope, now_s: float) -> BreakpointReckoning:
@@ -290,6 +296,13 @@ class BreakpointLedger:
 
     def check(self) -> None:
         self._entries.check()
+
+    def _missed(self, layout: Layout, looked_up: Sequence[tuple[int, Key]], now_s: float) -> Missed | None:
+        """Why nothing was found, where the rules tell."""
+        if not looked_up:
+            return Missed("no_breakpoint")
+        keys = [key for index, key in looked_up if layout.blocks[index].end >= self.rules.min_tokens]
+        return self._entries.missed(reversed(keys), now_s) if keys else Missed("below_minimum")
 
     def _seen(self, explicit: Sequence[int]) -> list[int]:
         """Explicit breakpoints that are looked up: the first few and the latest."""
