@@ -103,7 +103,9 @@ def test_native_product_equals_torch_in_every_format(
     bias = float32(1, num_outputs, seed + 2)[0] if has_bias else None
     expected = functional.linear(inputs, weight, bias)
     scale = max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(kernels.linear(inputs, in_panels(packed), bias) / scale, expected / scale, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        kernels.linear(inputs, in_panels(packed), bias) / scale, expected / scale, atol=1e-5, rtol=1e-5
+    )
 
 
 @given(num_rows=st.integers(1, 30), depth=st.integers(1, 600), num_outputs=st.integers(1, 40), seed=st.integers(0, 99))
