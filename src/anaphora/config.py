@@ -94,6 +94,7 @@ def _keys_with_tenants(entries: list[object]) -> dict[str, str]:
 
 
 Size = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
+SizeOrNone = Annotated[int, BeforeValidator(_size_bytes), Field(ge=0)]
 
 
 class Settings(BaseSettings):
@@ -156,6 +157,16 @@ class Settings(BaseSettings):
     kv_pool_bytes: Annotated[
         Size | None,
         Field(description="Hard cap of keys and values in memory, such as 2GiB; default: a quarter of free memory."),
+    ] = None
+    disk_cache_bytes: Annotated[
+        SizeOrNone,
+        Field(
+            description="Hard cap of keys and values on disk, where they outlive the server; 0: none are kept. "
+            "Never more than half of what is free."
+        ),
+    ] = 4 * 2**30
+    disk_cache_dir: Annotated[
+        Path | None, Field(description="Folder of keys and values on disk; default: kv in cache_dir.")
     ] = None
     retention_bytes: Annotated[
         Size | None,

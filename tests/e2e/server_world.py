@@ -48,7 +48,8 @@ class Server:
 
 def running_server(*flags: str) -> Iterator[Server]:
     """Start a server on a free port; stop it with SIGTERM and see that it leaves in order."""
-    command = [sys.executable, "-m", "anaphora.cli", "serve", "--port", "0", "--kv-pool-bytes", "256MiB", *flags]
+    sizes = ("--kv-pool-bytes", "256MiB", "--disk-cache-bytes", "0")  # nothing of an earlier run is found
+    command = [sys.executable, "-m", "anaphora.cli", "serve", "--port", "0", *sizes, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

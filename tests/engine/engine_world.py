@@ -105,7 +105,10 @@ def check_receipt(generation: Generation) -> None:
     assert receipt.num_prompt_tokens == receipt.num_reused_tokens + receipt.num_computed_tokens
     assert receipt.num_computed_tokens >= 1
     assert receipt.num_generated_tokens == sum(len(one.token_ids) for one in generation.completions)
-    assert receipt.source == ("device" if receipt.num_reused_tokens else "none")
+    if not receipt.num_loaded_tokens:
+        assert receipt.source == ("device" if receipt.num_reused_tokens else "none")
+    else:
+        assert receipt.source == ("disk" if receipt.num_loaded_tokens == receipt.num_reused_tokens else "both")
     assert 0 <= receipt.queue_time_s <= receipt.total_time_s
     assert 0 <= receipt.time_to_first_token_s <= receipt.total_time_s
 

@@ -33,6 +33,18 @@ _GAUGES = {
     "num_running": ("anaphora_running", "Sequences that run."),
     "kv_pool_bytes": ("anaphora_pool_bytes", "Size of the pool of keys and values."),
 }
+_LOWER_COUNTERS = {
+    "num_loaded_tokens": ("anaphora_loaded_tokens", "Tokens loaded from disk instead of computed."),
+    "num_failed_loads": ("anaphora_failed_loads", "Records on disk that could not be used; each was a miss."),
+    "num_stored_tokens": ("anaphora_stored_tokens", "Tokens whose keys and values went to disk."),
+    "num_dropped_tokens": ("anaphora_store_dropped_tokens", "Tokens not stored, because storing was behind."),
+    "num_refused_tokens": ("anaphora_store_refused_tokens", "Tokens not stored, because the disk refused or is full."),
+    "num_disk_failures": ("anaphora_disk_failures", "Reads and writes that the disk refused."),
+}
+_LOWER_GAUGES = {
+    "disk_bytes": ("anaphora_disk_bytes", "Bytes of keys and values on disk."),
+    "disk_cap_bytes": ("anaphora_disk_cap_bytes", "The most that may be there; 0: none are kept."),
+}
 _SLOTS = ("free", "evictable", "leased", "retained")
 
 
@@ -65,6 +77,19 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._misses = Counter(
+            "anaphora_misses",
+            "Requests answered, by why they reused no more; `cause` is what differs where they diverged.",
+            ["reason", "cause"],
+            registry=self._registry,
+        )
+        self._lost = Counter(
+            "anaphora_lost_tokens",
+            "Prompt tokens computed again that were sent before, by why.",
+            ["reason", "cause"],
+            registry=self._registry,
+        )
+
     def count_request(self, endpoint: str, status: int) -> None:
         self._requests.labels(endpoint, str(status)).inc()
 
@@ -73,6 +98,10 @@ class Metrics:
 
     def observe(self, endpoint: str, account: Account) -> None:
         """Take in a finished request. `reuse` says whether at least half of the prompt was cached."""
+        for miss in account.misses:
+            cause = miss.cause or "" if miss.reason == "diverged" else ""
+            self._misses.labels(miss.reason, cause).inc()
+            self._lost.labels(miss.reason, cause).inc(miss.num_lost)
         for receipt in account.receipts:
             reuse = "hit" if 2 * receipt.num_reused_tokens >= receipt.num_prompt_tokens else "cold"
             if receipt.time_to_first_token_s > 0:
@@ -93,6 +122,10 @@ class _EngineCollector:
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in _GAUGES.items():
             yield GaugeMetricFamily(name, text, value=getattr(stats, field))
+        for field, (name, text) in _LOWER_COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(stats.lower, field))
+        for field, (name, text) in _LOWER_GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(stats.lower, field))
         slots = GaugeMetricFamily("anaphora_pool_slots", "Slots of the pool by state.", labels=["state"])
         for state in _SLOTS:
             slots.add_metric([state], getattr(stats, f"num_{state}_slots"))

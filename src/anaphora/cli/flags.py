@@ -19,6 +19,8 @@ _GROUPS = {
         "cache",
         "policy",
         "kv_pool_bytes",
+        "disk_cache_bytes",
+        "disk_cache_dir",
         "retention_bytes",
         "tenant_quotas",
         "default_quota_bytes",

@@ -25,6 +25,7 @@ class ChosenRunner:
     runner: Runner
     refusal: str | None  # why the model's KV can't be cached exactly: a sentence
     kernels: str  # what computes, for the operator: a sentence
+    pool: KvPool | None = None  # where it keeps keys and values; None where nothing can be reused
 
 
 def choose_runner(loaded: LoadedModel, *, num_slots: int, kernels: KernelChoice, cache_dir: Path) -> ChosenRunner:
@@ -42,7 +43,7 @@ def choose_runner(loaded: LoadedModel, *, num_slots: int, kernels: KernelChoice,
         reasons = (why_not_exact(way, loaded, expected, ids) for way in _both_ways(native))
         refusal = next((reason for reason in reasons if reason is not None), None)
         if refusal is None:
-            return ChosenRunner(native, None, f"Kernels: native ({native.formats}).")
+            return ChosenRunner(native, None, f"Kernels: native ({native.formats}).", pool)
         native = refusal
     if kernels == "native":
         raise SettingsError(f"kernels = 'native' can't be had: {native}. Use kernels = 'auto'.")
@@ -51,7 +52,7 @@ def choose_runner(loaded: LoadedModel, *, num_slots: int, kernels: KernelChoice,
     refusal = why_not_exact(runner, loaded, expected, ids)
     told = f"Kernels: torch. The native ones are not used: {native}."
     if refusal is None:
-        return ChosenRunner(runner, None, told)
+        return ChosenRunner(runner, None, told, pool)
     runner.restore(own_attention)
     return ChosenRunner(PlainRunner(loaded), refusal, told)
 

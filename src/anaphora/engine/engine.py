@@ -3,6 +3,7 @@
 Engine.load("smollm2-135m-instruct").generate("Say hello.").text
 """
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -23,7 +24,10 @@ from anaphora.core.namespace import namespace_of, shared_namespace_of
 from anaphora.core.no_reuse import NoReuse
 from anaphora.core.policy import POLICIES
 from anaphora.engine.choose_runner import choose_runner
+from anaphora.engine.durable.durable import Below, Durable
+from anaphora.engine.durable.set_up import describe, open_tier
 from anaphora.engine.job import Job
+from anaphora.engine.kv_pool import KvPool
 from anaphora.engine.loop import EngineLoop
 from anaphora.engine.memory import available_bytes
 from anaphora.engine.models.fetch import default_cache_dir
@@ -47,7 +51,7 @@ from anaphora.engine.stats import EngineStats
 from anaphora.engine.stepper import Limits, Stepper
 from anaphora.engine.stream import Stream
 from anaphora.engine.validate import check_keep, check_sampling
-from anaphora.errors import Overloaded, PromptTooLong, RequestError, SettingsError
+from anaphora.errors import EngineStopped, Overloaded, PromptTooLong, RequestError, SettingsError
 
 Prompt = str | AbstractSequence[int] | AbstractSequence[Mapping[str, Any]]
 """Text, token ids, or chat messages (`{"role": ..., "content": ...}`)."""
@@ -70,8 +74,9 @@ class Engine:
         """Set up the pool, test that the model can be cached exactly, and start the engine's thread.
 
         Takes the model over: its attention and linear layers are replaced. `cache_dir` is where compiled kernels are
-        kept (default: the user's cache folder). `wrap` may put something between the engine and what runs its steps,
-        to look at them: hooks on the model would keep the native kernels from it.
+        kept, and keys and values that outlive the engine (default: the user's cache folder). `wrap` may put something
+        between the engine and what runs its steps, to look at them: hooks on the model would keep the native kernels
+        from it.
         Raises: SettingsError.
         """
         self.settings = settings
@@ -92,6 +97,7 @@ class Engine:
         self._stepper.stats.kv_pool_bytes = num_slots * loaded.spec.kv_bytes_per_token(loaded.dtype)
         self.start_up_lines = (*self._describe(), chosen.kernels)
         self._loop = EngineLoop(self._stepper, num_threads=settings.num_threads, clock=time.monotonic)
+        self._durable = self._keep_on_disk(chosen.pool, settings.disk_cache_dir or folder / "kv")
         self._ids = itertools.count()
         self._queue_lock = threading.Lock()
         self._num_joined_queue = 0
@@ -216,7 +222,17 @@ class Engine:
         stats.num_slots, stats.num_free_slots = counts.total, counts.free
         stats.num_evictable_slots, stats.num_leased_slots = counts.evictable, counts.leased
         stats.num_retained_slots = counts.retained
+        if self._durable is not None:
+            stats.lower = self._durable.stats()
         return stats
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Wait until what was cached so far is on disk. False if that takes longer. Nothing to wait for without one."""
+        settled = threading.Event()
+        self._loop.post(lambda _: settled.set())  # behind the requests that have just ended
+        if not settled.wait(timeout_s) or self._durable is None:
+            return self._durable is None
+        return self._durable.wait(timeout_s)
 
     def fate(self, tokens: NDArray[np.int32], num_reused: int, *, tenant: Tenant, age_s: float) -> Fate | None:
         """Tell what became of a prompt's token behind the first `num_reused`, which was cached `age_s` ago.
@@ -227,8 +243,10 @@ class Engine:
         return self._fates.of(namespace, tokens, num_reused, age_s=age_s, now=time.monotonic())
 
     def close(self) -> None:
-        """End all requests with EngineStopped and stop the thread. Idempotent."""
+        """End all requests with EngineStopped, write what is to stay on disk, and stop the threads. Idempotent."""
         self._loop.stop()
+        if self._durable is not None:
+            self._durable.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -281,6 +299,24 @@ class Engine:
             max_step_tokens = max(max_step_tokens, self.spec.max_context + settings.max_sequences)
         limits = Limits(max_step_tokens, settings.max_sequences, min_first_chunk, why_no_reuse)
         return Stepper(loaded, cache, runner, limits=limits, clock=time.monotonic)
+
+    def _keep_on_disk(self, pool: KvPool | None, folder: Path) -> Durable | None:
+        """Set up what lies below the pool. None: nothing does."""
+        cap_bytes = self.settings.disk_cache_bytes
+        if pool is None or not cap_bytes or not self.settings.cache:
+            return None
+        tier = open_tier(folder, cap_bytes=cap_bytes)
+        self.start_up_lines = (*self.start_up_lines, describe(tier, folder))
+        below = Below(tier, pool, self.spec, self._shared)
+        stepper = self._stepper
+
+        def post(order: Callable[[], None]) -> None:
+            with contextlib.suppress(EngineStopped):
+                self._loop.post(lambda _: order())
+
+        durable = Durable(below, stepper.cache, stepper.scheduler, post=post)
+        stepper.scheduler.lower = durable
+        return durable
 
     def _count(self, event: Event) -> None:
         self._fates.note(event)

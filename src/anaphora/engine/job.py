@@ -3,7 +3,7 @@
 from typing import Literal
 
 from anaphora.engine.detokenise import Detokeniser, TokenTexts
-from anaphora.engine.request import Delta, FinishReason, GenerationRequest, Receipt, StopReason, TokenLogprob
+from anaphora.engine.request import Delta, FinishReason, GenerationRequest, Receipt, Source, StopReason, TokenLogprob
 from anaphora.engine.sampler import Scored, TokenChooser
 from anaphora.engine.sequence import Sequence
 from anaphora.engine.stop_strings import StopScanner
@@ -76,6 +76,7 @@ class Job:
         self.stream = stream
         self.answers: list[Answer] = []
         self.num_reused: int | None = None  # None: not started
+        self.num_loaded = 0  # of these, from a lower tier
         self.stop_reason: StopReason = "nothing_cached"
         self.prompt_scores: list[Scored] = []  # of tokens 1, 2, ... as far as known
         self.kept: list[int] = []  # lengths of the prefixes that stay for the time that was asked for
@@ -115,13 +116,14 @@ class Job:
             num_computed_tokens=num_prompt - num_reused,
             num_written_tokens=sum(answer.sequence.num_written for answer in self.answers),
             num_generated_tokens=sum(answer.sequence.num_generated for answer in self.answers),
-            source="device" if num_reused else "none",
+            source=_source(num_reused, self.num_loaded),
             stop_reason=self.stop_reason,
             queue_time_s=self._started_at - self._submitted_at,
             time_to_first_token_s=0.0 if first is None else first - self._submitted_at,
             total_time_s=now - self._submitted_at,
             retention=self._retention,
             num_kept_tokens=max(self.kept, default=0),
+            num_loaded_tokens=self.num_loaded,
         )
 
     @property
@@ -135,3 +137,9 @@ class Job:
         num_top = self.request.sampling.num_prompt_logprobs or 0
         cut = [Scored(scored.token_id, scored.logprob, scored.top[:num_top]) for scored in self.prompt_scores]
         self.stream.prompt_logprobs = (None, *(with_text(scored, texts) for scored in cut))
+
+
+def _source(num_reused: int, num_loaded: int) -> Source:
+    if not num_loaded:
+        return "device" if num_reused else "none"
+    return "disk" if num_loaded == num_reused else "both"

@@ -18,6 +18,9 @@ Order = Callable[[Stepper], None]
 CHECK_INTERVAL_S = 60.0
 """At most one integrity check of the cache per minute, and only when there is nothing else to do."""
 
+BLOCKED_S = 0.05
+"""Where all that is left waits for a lower tier, time limits are looked at so often."""
+
 
 class EngineLoop:
     """Owns the `Stepper`: nothing else touches it after `start`."""
@@ -30,6 +33,7 @@ class EngineLoop:
         self._inbox: list[Order] = []
         self._is_stopping = False
         self._has_worked = False
+        self._is_blocked = False  # the last step found nothing to do
         self._next_check_at = 0.0
         self._thread = threading.Thread(target=self._main, name="anaphora-engine", daemon=True)
 
@@ -83,7 +87,9 @@ class EngineLoop:
                 order(self._stepper)
             if not is_stopping:
                 self._expire()
-                self._has_worked |= self._stepper.step()
+                did = self._stepper.step()
+                self._has_worked |= did
+                self._is_blocked = not did
         except Exception as error:
             log.exception("The engine failed between two steps. Please report this.")
             reason = f"The engine failed: {error}"
@@ -103,6 +109,8 @@ class EngineLoop:
                     self._check()
                     continue
                 self._changed.wait()
+            if self._is_blocked and self._stepper.jobs and not (self._inbox or self._is_stopping):
+                self._changed.wait(BLOCKED_S)
             orders, self._inbox = self._inbox, []
             return orders, self._is_stopping
 

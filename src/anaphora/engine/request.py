@@ -31,6 +31,14 @@ StopReason = Literal[
 ]
 """Why reuse stopped where it did, at engine level."""
 
+Source = Literal[
+    "none",  # nothing was reused
+    "device",  # the pool had all of it
+    "disk",  # all of it was loaded from a lower tier
+    "both",  # the pool had the first tokens of it, a lower tier the rest
+]
+"""Where a request's reused tokens were when it arrived."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -112,13 +120,14 @@ class Receipt:
     num_computed_tokens: int  # prompt tokens that went through the model
     num_written_tokens: int  # tokens (prompt and generated) newly kept for later requests
     num_generated_tokens: int  # over all sequences
-    source: Literal["device", "none"]  # where the reused tokens came from
+    source: Source  # where the reused tokens came from
     stop_reason: StopReason  # why reuse stopped at num_reused_tokens
     queue_time_s: float  # submission to first step
     time_to_first_token_s: float  # submission to first token; 0 if there was none
     total_time_s: float
     retention: Literal["none", "kept", "partly_kept", "refused"] = "none"  # what became of `GenerationRequest.keep`
     num_kept_tokens: int = 0  # the longest part of the prompt that stays for a promised time
+    num_loaded_tokens: int = 0  # of the reused ones, those that were loaded from a lower tier for this request
 
 
 @dataclass(frozen=True, slots=True)

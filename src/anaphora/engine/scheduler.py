@@ -2,17 +2,19 @@
 
 Order within a step's token budget: decodes first (one token each, so that running answers never stall behind a long
 prompt), then prefill chunks of running sequences in order of arrival, then admission of waiting ones in order of
-arrival. First come, first served, but for two kinds that are passed by:
+arrival. First come, first served, but for three kinds that are passed by:
 
     followers        wait for a running sequence that computes what they need too (`joining.py`)
+    loading          wait for a lower tier that has more of them than the pool (`lower_tiers.py`)
     beyond a quota   wait for sequences of their own tenant, and so do those of that tenant behind them
 
-Neither waits for ever. Who passes a follower does not share what it waits for, or would wait for the same leader; so a
-follower waits only for prefills of sequences that came before it. Who is beyond its quota waits for what its own tenant
-has running. Where there is no room, nobody is passed by.
+None waits for ever. Who passes a follower does not share what it waits for, or would wait for the same leader; so a
+follower waits only for prefills of sequences that came before it. A load ends by itself. Who is beyond its quota waits
+for what its own tenant has running. Where there is no room, nobody is passed by.
 
 What a waiting sequence finds cached when it arrives is held for it, so that those in front of it don't evict it. Holds
-give way, last come first, before a running sequence is preempted, and where nothing runs that could end.
+give way, last come first, before a running sequence is preempted, and where nothing runs that could end. What is held
+to be written to lower tiers gives way before anybody waits for room; what is being loaded, before anybody is preempted.
 """
 
 from collections import deque
@@ -23,6 +25,7 @@ from itertools import islice
 from anaphora.core.cache import Cache
 from anaphora.core.lease import Lease, Refusal
 from anaphora.engine.joining import leader_of, next_meeting_place
+from anaphora.engine.lower_tiers import LowerTiers, NoLowerTiers
 from anaphora.engine.request import Tenant
 from anaphora.engine.sequence import Sequence
 
@@ -58,6 +61,7 @@ class Scheduler:
         A sequence starts only in a step that has room for `min_first_chunk` of its tokens, or for all of them: a value
         that no prompt exceeds keeps every prompt in one piece.
         """
+        self.lower: LowerTiers = NoLowerTiers()
         self._cache = cache
         self._reuse_limit = reuse_limit
         self._max_step_tokens = max_step_tokens
@@ -71,9 +75,14 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, and hold what is cached of it."""
         self.waiting.append(sequence)
+        self.hold(sequence)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Hold what is cached of a waiting sequence now, in place of what was held."""
         if sequence.is_scored:
             return  # it computes again what is cached without scores
         hold = self._acquire(sequence, sequence.num_tokens - 1, 0)
+        self._drop_hold(sequence)
         if isinstance(hold, Lease):
             sequence.hold = hold
             if not hold.num_reused:
@@ -98,6 +107,8 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Forget a finished or aborted sequence and give its slots back at once."""
         self._drop_hold(sequence)
+        if sequence.is_loading:
+            self.lower.forget(sequence)
         if sequence.lease is not None:
             self.running.remove(sequence)
             self._cache.release(sequence.lease)
@@ -130,11 +141,12 @@ class Scheduler:
                 break
             if budget < min(self._min_first_chunk, sequence.num_tokens):
                 break
-            if sequence.request.tenant in beyond_quota or self._follows(sequence):
+            if sequence.request.tenant in beyond_quota or self._follows(sequence) or self.lower.promote(sequence):
                 continue
             lease = self._lease(sequence, max_reuse=self._reuse_limit(sequence))
             if isinstance(lease, Refusal):
-                assert self.running, "a sequence that fits the pool was refused by an empty one"
+                is_loading = any(other.is_loading for other in self.waiting)
+                assert self.running or is_loading, "a sequence that fits the pool was refused by an empty one"
                 if lease.reason != "quota_full":
                     break
                 beyond_quota.add(sequence.request.tenant)
@@ -177,7 +189,9 @@ class Scheduler:
         lease = self._acquire(sequence, max_reuse, num_new + room)
         while isinstance(lease, Refusal):
             lease = self._acquire(sequence, max_reuse, least)
-            if isinstance(lease, Refusal) and (self.running or not self._drop_last_hold()):
+            if isinstance(lease, Lease) or self.lower.drop_write():
+                continue
+            if self.running or not self._drop_last_hold():
                 break
         return lease
 
@@ -216,7 +230,7 @@ class Scheduler:
                 if self._cache.grow(sequence.lease, num_slots) is None:
                     break
             else:
-                if not self._drop_last_hold():
+                if not (self.lower.drop_write() or self.lower.drop_load() or self._drop_last_hold()):
                     self._preempt(self.running[-1])
         return sequence.lease is not None
 

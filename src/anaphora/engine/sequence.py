@@ -35,6 +35,9 @@ class Sequence:
         self.lease: Lease | None = None
         self.hold: Lease | None = None  # keeps what is cached of it while it waits
         self.leader: Sequence | None = None  # what it waits for, or waited for: that computes the same tokens
+        self.is_loading = False  # more of it is on its way from a lower tier
+        self.was_sought = False  # in the lower tiers, since it began to wait
+        self.num_on_device: int | None = None  # tokens that the pool had of it before any were loaded; None: none were
         self.num_computed = 0
         self.num_written = 0  # tokens that it published and nobody had before
         self.num_tokens = self.num_prompt

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from anaphora.core.default_policy import DEFAULT_POLICY
@@ -15,6 +16,8 @@ class EngineSettings:
     retention_bytes: int | None = None  # of it may be promised to stay for a time; None: a quarter
     tenant_quotas: Mapping[str, int] = field(default_factory=dict)  # tenant -> bytes of it that are its own
     default_quota_bytes: int | None = None  # of each tenant that is not named there; None: it has none
+    disk_cache_bytes: int = 0  # of them may stay on disk; 0: none
+    disk_cache_dir: Path | None = None  # where; None: beside the models
     max_context: int | None = None  # tokens; None: the model's own limit
     max_step_tokens: int = 2048  # tokens of one step, prefill chunks and decode together
     max_sequences: int = 64  # sequences that run at once

@@ -3,6 +3,20 @@
 from dataclasses import dataclass, replace
 
 
+@dataclass(frozen=True, slots=True)
+class DurableStats:
+    """What went to the tiers below the pool and came back, since the start."""
+
+    num_loaded_tokens: int = 0
+    num_failed_loads: int = 0  # records that were damaged, gone or another's; each was a miss
+    num_stored_tokens: int = 0
+    num_dropped_tokens: int = 0  # not stored: too much was waiting, or their slots were needed
+    num_refused_tokens: int = 0  # not stored: the disk refused, or had no room
+    disk_bytes: int = 0
+    disk_cap_bytes: int = 0
+    num_disk_failures: int = 0
+
+
 @dataclass(slots=True)
 class EngineStats:
     """State now and totals since the start. `Engine.stats()` answers a copy."""
@@ -30,6 +44,7 @@ class EngineStats:
     num_preemptions: int = 0
     num_joined: int = 0  # sequences that waited for another which computed the same tokens
     num_failed_checks: int = 0  # integrity checks of the cache that failed and emptied it
+    lower: DurableStats = DurableStats()
 
     def copy(self) -> "EngineStats":
         return replace(self)

@@ -129,11 +129,13 @@ class Stepper:
             if id(share.sequence) not in before:
                 self._note_start(share.sequence)
         self.stats.num_steps += 1
+        started_at = self._clock()
         try:
             logits = self._compute(shares)
         except Exception as error:
             self._isolate(shares, error)
         else:
+            self.scheduler.lower.computed(sum(share.num_rows for share in shares), self._clock() - started_at)
             self._answer(_done(shares), logits)
         return True
 
@@ -252,6 +254,7 @@ class Stepper:
             self.end(job)
 
     def _retire(self, sequence: Sequence) -> None:
+        self.scheduler.lower.keep(sequence)
         self.scheduler.remove(sequence)
         self._runner.forget(sequence.id)
 
@@ -272,6 +275,8 @@ class Stepper:
         assert sequence.lease is not None
         self.num_left_queue += 1
         num_reused = sequence.lease.num_reused
+        if sequence.num_on_device is not None:
+            job.num_loaded = max(0, num_reused - sequence.num_on_device)
         job.start(num_reused, self._why_stopped(sequence, num_reused), now=self._clock())
         self.stats.num_prompt_tokens += sequence.num_prompt
         self.stats.num_reused_tokens += num_reused

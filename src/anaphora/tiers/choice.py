@@ -2,24 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
+from anaphora.core.index import common_length
 from anaphora.tiers.base import Entry, Known
 from anaphora.tiers.keys import RecordKey, Tokens
-
-
-def num_common(one: Tokens, other: Tokens) -> int:
-    """Count the tokens that open both. Cost: one vectorised comparison."""
-    length = min(len(one), len(other))
-    differs = np.flatnonzero(one[:length] != other[:length])
-    return int(differs[0]) if differs.size else length
 
 
 def nearest_of(entries: Iterable[Entry], tokens: Tokens) -> Entry | None:
     """Choose the entry that shares most of its first tokens with these. None: none shares any."""
     best, most = None, 0
     for entry in entries:
-        shared = num_common(entry.tokens, tokens)
+        shared = common_length(entry.tokens, tokens)
         if shared > most:
             best, most = entry, shared
     return best

@@ -53,6 +53,7 @@ def running_server(setting: ServeSetting, *, flags: Sequence[str] = ()) -> Itera
     Raises: SettingsError with what it said if it does not start.
     """
     command = [sys.executable, "-m", "anaphora.cli", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--disk-cache-bytes", "0"]  # a run finds nothing of an earlier one, unless its flags say otherwise
     with tempfile.TemporaryFile("w+", encoding="utf-8") as complaints:
         process = subprocess.Popen(
             [*command, *flags, *setting.flags], stdout=subprocess.PIPE, stderr=complaints, text=True

@@ -1,0 +1,130 @@
+"""What one engine computed, the next one on the same folder loads. Method: engines of tiny random models one after
+another on a temporary folder; every answer is judged by the cold model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from durable_world import GREEDY8, cold_judge, engine_at, records_in
+from engine_world import Cold, random_tokens, small_engine
+
+from anaphora.engine.request import Generation, Tenant
+
+RNG = np.random.default_rng(6)
+PROMPT = random_tokens(RNG, 700)
+
+
+@pytest.fixture(scope="module")
+def cold() -> Cold:
+    return cold_judge()
+
+
+def numbers(answer: Generation) -> tuple[int, int, str]:
+    receipt = answer.receipt
+    return receipt.num_computed_tokens, receipt.num_loaded_tokens, receipt.source
+
+
+def test_the_same_prompt_after_a_restart_computes_one_token(tmp_path: Path, cold: Cold):
+    with engine_at(tmp_path) as engine:
+        first = engine.generate(PROMPT, GREEDY8)
+        assert numbers(first) == (700, 0, "none")
+    with engine_at(tmp_path) as engine:
+        again = engine.generate(PROMPT, GREEDY8)
+        assert numbers(again) == (1, 699, "disk")
+        cold.check(PROMPT, again, max_tokens=8)
+        assert numbers(engine.generate(PROMPT, GREEDY8)) == (1, 0, "device")
+        stats = engine.stats().lower
+        assert (stats.num_loaded_tokens, stats.num_stored_tokens, stats.num_failed_loads) == (699, 0, 0)
+
+
+@pytest.mark.parametrize("num_shared", [17, 255, 256, 257, 300, 511, 640, 699])
+def test_a_match_ends_at_any_token_of_a_record(tmp_path: Path, cold: Cold, num_shared: int):
+    other = np.concatenate([PROMPT[:num_shared], [(PROMPT[num_shared] + 1) % 256], random_tokens(RNG, 20)])
+    with engine_at(tmp_path) as engine:
+        engine.generate(PROMPT, GREEDY8)
+    with engine_at(tmp_path) as engine:
+        answer = engine.generate(other, GREEDY8)
+        assert numbers(answer) == (21, num_shared, "disk")
+        cold.check(other, answer, max_tokens=8)
+
+
+def test_a_conversation_goes_on_and_its_short_last_record_is_replaced(tmp_path: Path, cold: Cold):
+    """Turn by turn, a restart between each two; what is stored stays one chain without doubles."""
+    tokens = PROMPT[:100]
+    for turn in range(4):
+        with engine_at(tmp_path) as engine:
+            answer = engine.generate(tokens, GREEDY8)
+            cold.check(tokens, answer, max_tokens=8)
+            assert answer.receipt.num_computed_tokens == (100 if turn == 0 else 91)  # the last answer token was not fed
+        said = np.asarray(answer.completions[0].token_ids, dtype=np.int32)
+        tokens = np.concatenate([tokens, said, random_tokens(RNG, 90)])
+    assert len(records_in(tmp_path)) == -(-(100 + 3 * 98 + 7) // 256)
+
+
+def test_part_on_the_device_and_the_rest_on_disk_is_both(tmp_path: Path, cold: Cold):
+    with engine_at(tmp_path) as engine:
+        engine.generate(PROMPT, GREEDY8)
+    with engine_at(tmp_path) as engine:
+        opening = np.concatenate([PROMPT[:300], random_tokens(RNG, 5)])
+        assert engine.generate(opening, GREEDY8).receipt.num_loaded_tokens == 300
+        answer = engine.generate(PROMPT, GREEDY8)
+        assert numbers(answer) == (1, 399, "both")
+        cold.check(PROMPT, answer, max_tokens=8)
+
+
+def test_what_was_evicted_from_the_pool_comes_back_from_disk(tmp_path: Path, cold: Cold):
+    prompts = [random_tokens(RNG, 300) for _ in range(6)]
+    with engine_at(tmp_path, num_slots=512) as engine:
+        for prompt in prompts:
+            engine.generate(prompt, GREEDY8)
+            assert engine.flush()
+        for prompt in prompts:
+            answer = engine.generate(prompt, GREEDY8)
+            cold.check(prompt, answer, max_tokens=8)
+            assert answer.receipt.num_computed_tokens == 1
+        assert engine.stats().lower.num_loaded_tokens >= 5 * 299 - 512
+
+
+def test_tenants_load_nothing_of_each_other_but_what_is_shared(tmp_path: Path, cold: Cold):
+    red, blue = Tenant("red"), Tenant("blue")
+    with engine_at(tmp_path) as engine:
+        engine.share(PROMPT[:400])
+        engine.generate(PROMPT, GREEDY8, tenant=red)
+    with engine_at(tmp_path) as engine:
+        engine.share(PROMPT[:400])
+        foreign = engine.generate(PROMPT, GREEDY8, tenant=blue)
+        assert numbers(foreign) == (300, 400, "disk")
+        cold.check(PROMPT, foreign, max_tokens=8)
+    with engine_at(tmp_path) as engine:
+        engine.share(PROMPT[:400])
+        own = engine.generate(PROMPT, GREEDY8, tenant=red)
+        assert numbers(own) == (1, 699, "disk")
+        cold.check(PROMPT, own, max_tokens=8)
+    with engine_at(tmp_path) as engine:  # shared no more
+        assert numbers(engine.generate(PROMPT, GREEDY8, tenant=blue)) == (700, 0, "none")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3"])
+def test_other_families_come_back_exactly(tmp_path: Path, family: str):
+    judge, prompt = cold_judge(family), random_tokens(RNG, 400)
+    with engine_at(tmp_path, family) as engine:
+        engine.generate(prompt, GREEDY8)
+    with engine_at(tmp_path, family) as engine:
+        answer = engine.generate(prompt, GREEDY8)
+        assert answer.receipt.num_computed_tokens == 1
+        judge.check(prompt, answer, max_tokens=8)
+
+
+def test_another_models_records_are_not_found(tmp_path: Path):
+    with engine_at(tmp_path) as engine:
+        engine.generate(PROMPT, GREEDY8)
+    with engine_at(tmp_path, "mistral") as engine:
+        assert numbers(engine.generate(PROMPT, GREEDY8)) == (700, 0, "none")
+
+
+def test_without_a_cap_nothing_is_stored(tmp_path: Path):
+    with small_engine("llama", disk_cache_dir=tmp_path) as engine:
+        engine.generate(PROMPT[:100], GREEDY8)
+        assert engine.flush()
+        assert engine.stats().lower.disk_cap_bytes == 0
+    assert not list(tmp_path.iterdir())
