@@ -1,12 +1,14 @@
 """A request's receipt as numbers for usage fields, as the `anaphora` object, and as response headers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anaphora.api.contracts import Tab, tokens_of
+from anaphora.api.explaining import told, worst
 from anaphora.contract.prices import Tokens
 from anaphora.engine.request import Receipt
+from anaphora.explain.why import Miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class Account:
 
     receipts: tuple[Receipt, ...]
     tab: Tab | None = None  # None: what was reused is what counts
+    misses: tuple[Miss, ...] = ()  # why no more was reused, of each; () where that is not asked
 
     @property
     def tokens(self) -> Tokens:
@@ -36,10 +39,25 @@ class Account:
     def num_generated_tokens(self) -> int:
         return sum(receipt.num_generated_tokens for receipt in self.receipts)
 
+    @property
+    def miss(self) -> Miss | None:
+        """Why no more was reused: of a batch, the request that lost most.
+
+        Where the engine lost nothing and the usage says that nothing was read, what the contract has against it.
+        """
+        miss = worst(self.misses)
+        missed = None if self.tab is None else self.tab.missed
+        if miss is None or missed is None or miss.reason not in ("none", "first_seen") or self.tokens.read:
+            return miss
+        return replace(miss, reason=missed.reason, level="contract", gone_ago_s=missed.ago_s)
+
     def extension(self) -> dict[str, Any]:
         """The `anaphora` object of a response body. A batch lists its requests."""
         entries = [_entry(receipt) for receipt in self.receipts]
+        miss = self.miss
         contract = {} if self.tab is None else {"contract": self.tab.told(self.receipts)}
+        if miss is not None:
+            contract["miss"] = told(miss)
         if len(entries) == 1:
             return {**entries[0], **contract}
         totals = {name: sum(entry[name] for entry in entries) for name in entries[0] if name.endswith("_tokens")}
@@ -58,6 +76,12 @@ class Account:
             if self.tab
             else {}
         )
+        miss = self.miss
+        if miss is not None:
+            contract["x-anaphora-miss-reason"] = miss.cause or miss.reason if miss.reason == "diverged" else miss.reason
+            contract["x-anaphora-miss-lost-tokens"] = str(miss.num_lost)
+            if miss.where:
+                contract["x-anaphora-miss-where"] = f"{miss.where}:{miss.byte_index or 0}"
         return {
             **contract,
             "x-anaphora-prompt-tokens": str(self.num_prompt_tokens),
@@ -68,12 +92,12 @@ class Account:
         }
 
 
-def account_of(receipts: Sequence[Receipt | None], tab: Tab | None = None) -> Account:
+def account_of(receipts: Sequence[Receipt | None], tab: Tab | None = None, misses: Sequence[Miss] = ()) -> Account:
     """The account of requests whose first delta is there."""
     assert receipts, "an HTTP request that answers has at least one engine request"
     known = tuple(receipt for receipt in receipts if receipt is not None)
     assert len(known) == len(receipts), "a request that has begun to answer has a receipt"
-    return Account(known, tab)
+    return Account(known, tab, tuple(misses))
 
 
 def _entry(receipt: Receipt) -> dict[str, Any]:

@@ -7,6 +7,8 @@ cumulative. Tokens read from the cache and written to it are not part of `input_
 """
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from anaphora.api.account import Account
@@ -18,8 +20,11 @@ Event = dict[str, Any]
 class MessageReply:
     """Write one request's answer. Streamed: `opening`, `piece` for each event, `closing`."""
 
-    def __init__(self, *, response_id: str, model: str, fills_context: bool) -> None:
+    def __init__(
+        self, *, response_id: str, model: str, fills_context: bool, more: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._response_id = response_id
+        self._more = more  # fields of the message besides
         self._model = model
         self._fills_context = fills_context  # the context ends before max_tokens does
         self._num_blocks = 0
@@ -78,6 +83,7 @@ class MessageReply:
             "model": self._model,
             "content": content,
             "usage": message_usage(account),
+            **self._more,
         }
 
     def _stop_reason(self, finish: Finish) -> str:

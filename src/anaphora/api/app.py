@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -23,11 +25,13 @@ import anaphora
 from anaphora.api.account import Account
 from anaphora.api.answers import AnswerEvent, Begin, collect
 from anaphora.api.anthropic import read_count, read_messages
+from anaphora.api.anthropic_diagnostics import diagnosis, message_settings, read_diagnostics
 from anaphora.api.anthropic_marks import MarkedPrompt, marked_prompt
 from anaphora.api.anthropic_reply import MessageReply
 from anaphora.api.auth import Keys, digest_of, key_of
 from anaphora.api.contracts import Contracts
 from anaphora.api.errors import Protocol, route_error_reply
+from anaphora.api.explaining import Explaining, Inquiry, Question, text_rendering
 from anaphora.api.http import (
     EventStream,
     described,
@@ -43,19 +47,25 @@ from anaphora.api.openai import ChatCall, read_chat
 from anaphora.api.openai_completions import CompletionReply, read_completion
 from anaphora.api.openai_marks import KeyedPrompt, chat_words, keyed_prompt, responses_words
 from anaphora.api.openai_reply import ChatReply
+from anaphora.api.request_entry import entry_of
 from anaphora.api.request_log import RequestLog
 from anaphora.api.response_store import ResponseStore
 from anaphora.api.responses import ResponsesCall, read_input_tokens, read_responses
+from anaphora.api.responses_diagnostics import comparison, read_comparison, response_settings
 from anaphora.api.responses_reply import ResponseReply
+from anaphora.api.seen_file import SeenFile, open_seen
 from anaphora.api.serving import Asker, Serving, new_id
 from anaphora.api.source import Source
 from anaphora.api.wire import parse_body, refuse, want_text
 from anaphora.api.writer import Writer, chat_writer, completion_writer, message_writer, response_writer
 from anaphora.contract.prices import PriceBook
 from anaphora.contract.profiles import LOCAL, Profile, profile_named
+from anaphora.core.fates import Fate
+from anaphora.core.index import Tokens
 from anaphora.engine.engine import Engine
-from anaphora.engine.request import Tenant
-from anaphora.errors import NotAuthenticated, RequestTimeout
+from anaphora.engine.request import Keep, Tenant
+from anaphora.errors import NotAuthenticated, RequestTimeout, UnknownResponse
+from anaphora.explain.memory import MemoryLimits
 from anaphora.prompt.canonical import Prompt
 from anaphora.prompt.render import Rendered
 
@@ -75,6 +85,8 @@ class ApiSettings:
     prices: PriceBook | None = None
     clock: Callable[[], float] = time.monotonic  # of lifetimes, in seconds
     request_log: RequestLog | None = None
+    explain: MemoryLimits | None = field(default_factory=MemoryLimits)  # None: no requests are remembered
+    seen_path: Path | None = None  # file that tells after a restart what was seen before
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +113,26 @@ class Api:
         self._queue_length = engine.settings.queue_length
         self._contracts = Contracts(settings.profile, prices=settings.prices, clock=settings.clock)
         self._responses = ResponseStore()
+        self._seen_file: SeenFile | None = None
+        self._explaining = None if settings.explain is None else self._explain(engine, settings.explain)
         self.metrics = Metrics(self._serving)
         names = settings.served_names or (engine.spec.name,)
         self._models = ServedModels(names, created=int(time.time()), max_context=self._serving.max_tokens)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if self._seen_file is not None:
+            self._seen_file.close()
+
+    def _explain(self, engine: Engine, limits: MemoryLimits) -> Explaining:
+        seen = None
+        if self._settings.seen_path is not None:
+            seen, self._seen_file = open_seen(self._settings.seen_path, model_digest=engine.spec.digest)
+
+        def fate(tokens: Tokens, num_reused: int, tenant: Tenant, age_s: float) -> Fate | None:
+            return engine.fate(tokens, num_reused, tenant=tenant, age_s=age_s)
+
+        return Explaining(limits, fate=fate, seen=seen)
 
     async def chat_completions(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> Any:
@@ -115,7 +144,7 @@ class Api:
 
         call, rendered, keyed = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("chatcmpl-"))
-        source = self._ask(incoming, call, (rendered, keyed), asker)
+        source, _ = self._ask(incoming, call, (rendered, keyed), asker)
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
         return await self._respond(incoming, source, chat_writer(reply, call.model), is_streamed=call.is_streamed)
 
@@ -125,18 +154,32 @@ class Api:
             self._models.check(call.model)
             rendered = self._serving.render(call.prompt, incoming.tenant)
             words = responses_words(body, call.items)
-            return call, rendered, keyed_prompt(words, call.prompt, rendered, self._settings.profile.openai)
+            keyed = keyed_prompt(words, call.prompt, rendered, self._settings.profile.openai)
+            return call, rendered, keyed, (read_comparison(body), response_settings(body))
 
-        call, rendered, keyed = await self._prepared(incoming, prepare)
+        call, rendered, keyed, (compared_id, compared_settings) = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("resp_"))
-        source = self._ask(incoming, call, (rendered, keyed), asker)
+        source, inquiry = self._ask(incoming, call, (rendered, keyed), asker, compared_settings)
+
+        def diagnose(account: Account) -> dict[str, Any]:
+            return comparison(
+                compared_id,
+                None if inquiry is None else inquiry.compared_with,
+                num_tokens=account.num_prompt_tokens,
+                num_reused=account.num_reused_tokens,
+            )
 
         def keep(response: dict[str, Any]) -> None:
             if call.is_stored:
                 self._responses.keep(incoming.tenant, [item.value for item in call.items], response)
 
         reply = ResponseReply(
-            response_id=asker.response_id, created=int(time.time()), call=call, new_id=new_id, keep=keep
+            response_id=asker.response_id,
+            created=int(time.time()),
+            call=call,
+            new_id=new_id,
+            keep=keep,
+            diagnose=diagnose,
         )
         return await self._respond(incoming, source, response_writer(reply, call.model), is_streamed=call.is_streamed)
 
@@ -146,15 +189,49 @@ class Api:
         call: ChatCall | ResponsesCall,
         prepared: tuple[Rendered, KeyedPrompt],
         asker: Asker,
-    ) -> Source:
+        compared_settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> tuple[Source, Inquiry | None]:
         """Reckon a request of either OpenAI endpoint in the ledgers, and start answering it."""
         rendered, keyed = prepared
         tab = self._contracts.open_chat(
             keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
         )
-        return self._serving.submit_prompt(
+        source = self._serving.submit_prompt(
             rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
         )
+        question = self._question(incoming, asker, call.model, compared_settings, tab.keep)
+        return source, self._inquire(source, question, [(rendered, call.prompt)])
+
+    def _question(
+        self,
+        incoming: Incoming,
+        asker: Asker,
+        model: str,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        keep: tuple[Keep, ...] = (),
+    ) -> Question:
+        return Question(
+            tenant=incoming.tenant,
+            response_id=asker.response_id,
+            request_id=incoming.request_id,
+            endpoint=incoming.endpoint,
+            model=model,
+            settings=settings,
+            keep=keep,
+        )
+
+    def _inquire(
+        self, source: Source, question: Question, prompts: Sequence[tuple[Rendered, Prompt]]
+    ) -> Inquiry | None:
+        """Have a request that was submitted remembered and explained. Returns the first of its inquiries."""
+        if self._explaining is None:
+            return None
+        inquiries = [
+            self._explaining.arrive(question, rendered, prompt, number=number)
+            for number, (rendered, prompt) in enumerate(prompts)
+        ]
+        source.watch(inquiries)
+        return inquiries[0]
 
     async def count_input_tokens(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> int:
@@ -195,6 +272,11 @@ class Api:
             [one.tokens for one in encoded], incoming.tenant, call.model, started_s=incoming.started_s
         )
         source = self._serving.submit_texts(encoded, call.sampling, asker=asker, tab=tab)
+        renderings = [
+            text_rendering(one, prompt if isinstance(prompt, str) else None, "prompt")
+            for one, prompt in zip(encoded, call.prompts, strict=True)
+        ]
+        self._inquire(source, self._question(incoming, asker, call.model), renderings)
         reply = CompletionReply(response_id=asker.response_id, created=int(time.time()), call=call)
         writer = completion_writer(reply, call.model, texts, source)
         return await self._respond(incoming, source, writer, is_streamed=call.is_streamed)
@@ -207,16 +289,25 @@ class Api:
             self._models.check(call.model)
             if (call.sampling.max_tokens or 0) > limit:
                 refuse("max_tokens", f"{call.sampling.max_tokens} > {limit}, the most this model can generate.")
-            return call, *self._marked(body, call.prompt, incoming.tenant)
+            asked = read_diagnostics(body)
+            betas = incoming.request.headers.get("anthropic-beta", "")
+            return call, *self._marked(body, call.prompt, incoming.tenant), (asked, message_settings(body, betas))
 
-        call, rendered, marked = await self._prepared(incoming, prepare)
+        call, rendered, marked, (asked, settings) = await self._prepared(incoming, prepare)
         asker = Asker(incoming.tenant, new_id("msg_"))
         sampling, fills_context = call.sampling_within(limit - len(rendered.tokens))
         tab = self._contracts.open_message(marked, incoming.tenant, call.model, started_s=incoming.started_s)
         source = self._serving.submit_prompt(
             rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_", tab=tab
         )
-        reply = MessageReply(response_id=asker.response_id, model=call.model, fills_context=fills_context)
+        question = self._question(incoming, asker, call.model, settings, tab.keep)
+        inquiry = self._inquire(source, question, [(rendered, call.prompt)])
+        reply = MessageReply(
+            response_id=asker.response_id,
+            model=call.model,
+            fills_context=fills_context,
+            more=diagnosis(asked, None if inquiry is None else inquiry.compared_with),
+        )
         return await self._respond(incoming, source, message_writer(reply, call.model), is_streamed=call.is_streamed)
 
     async def count_tokens(self, incoming: Incoming) -> Response:
@@ -246,6 +337,13 @@ class Api:
         self._models.check(name)
         is_openai = incoming.protocol is Protocol.OPENAI
         return json_response(self._models.openai_entry(name) if is_openai else self._models.anthropic_entry(name))
+
+    async def show_request(self, incoming: Incoming) -> Response:
+        name = str(incoming.request.path_params["request_id"])
+        found = None if self._explaining is None else self._explaining.find(incoming.tenant, name)
+        if found is None:
+            raise UnknownResponse(f"There is no request {name[:80]!r} remembered here (any more).")
+        return json_response(entry_of(found))
 
     async def health(self, request: Request) -> Response:
         return json_response({"status": "ok", "models": list(self._models.names)})
@@ -330,6 +428,8 @@ class Api:
     def _record(self, incoming: Incoming, writer: Writer, account: Account) -> None:
         """Count an answered request, and log it where that is asked for."""
         self.metrics.observe(incoming.endpoint, account)
+        if self._explaining is not None:
+            self._explaining.note(incoming.tenant, incoming.request_id, account=account)
         if self._settings.request_log is not None:
             self._settings.request_log.write(
                 {
@@ -387,6 +487,11 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
         post("/v1/completions", api.completions, openai),
         post("/v1/messages", api.messages, anthropic),
         post("/v1/messages/count_tokens", api.count_tokens, anthropic),
+        Route(
+            "/v1/anaphora/requests/{request_id}",
+            api.endpoint("/v1/anaphora/requests", api.show_request),
+            methods=["GET"],
+        ),
         get("/v1/models", api.list_models),
         get("/v1/models/{model_id:path}", api.show_model),
         Route("/health", api.health, methods=["GET"]),
@@ -399,6 +504,7 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
         yield
         if on_shutdown is not None:
             await asyncio.to_thread(on_shutdown)
+        api.close()
 
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
 

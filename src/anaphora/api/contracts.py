@@ -19,6 +19,7 @@ from anaphora.api.anthropic_marks import MarkedPrompt
 from anaphora.api.openai_marks import KeyedPrompt
 from anaphora.contract.anthropic import LIFETIMES as ANTHROPIC_LIFETIMES
 from anaphora.contract.anthropic import AnthropicBill, AnthropicLedger, Reckoning
+from anaphora.contract.entries import Missed
 from anaphora.contract.layout import Levels, Scope, scope_of
 from anaphora.contract.openai import (
     LIFETIMES,
@@ -45,6 +46,7 @@ class _Measured:
     """No contract but what the engine reused."""
 
     num_tokens: int
+    missed: Missed | None = None
 
     def bill(self) -> OpenAIBill:
         return OpenAIBill(self.num_tokens)
@@ -68,6 +70,12 @@ class Tab:
     publish: Callable[[int], None]  # the engine request with this number has begun to answer
     price: Price | None = None
     keep: tuple[Keep, ...] = ()  # what the request's marks ask the engine to hold on to
+
+    @property
+    def missed(self) -> Missed | None:
+        """Why the contract reads nothing, where its rules tell."""
+        found = [one.missed for one in self.reckonings]
+        return found[0] if all(found) else None
 
     def only(self, numbers: Sequence[int]) -> "Tab":
         """The tab of some of the engine requests."""

@@ -262,7 +262,11 @@ def _echoed(request: ResponsesRequest, body: Mapping[str, Any]) -> dict[str, Any
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "max_output_tokens": request.max_output_tokens,
         "previous_response_id": request.previous_response_id,
-        "prompt_cache_options": {"mode": options.get("mode") or "implicit", "ttl": options.get("ttl") or "30m"},
+        "prompt_cache_options": {
+            "mode": options.get("mode") or "implicit",
+            "ttl": options.get("ttl") or "30m",
+            **{name: options[name] for name in ("comparison_response_id",) if options.get(name) is not None},
+        },
         "reasoning": {"effort": None, "summary": None, **(request.reasoning or {})},
         "text": {"format": {"type": "text"}, **(request.text or {})},
         "top_logprobs": request.top_logprobs or 0,

@@ -6,7 +6,7 @@ response.created  response.in_progress
 response.completed | response.incomplete
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anaphora.api.account import Account
@@ -17,6 +17,8 @@ from anaphora.engine.request import TokenLogprob
 
 Event = dict[str, Any]
 Keep = Callable[[dict[str, Any]], None]
+Diagnose = Callable[[Account], Mapping[str, Any]]
+"""The fields that tell how a request compares with another, where that was asked for."""
 
 
 class ResponseReply:
@@ -26,9 +28,17 @@ class ResponseReply:
     """
 
     def __init__(
-        self, *, response_id: str, created: int, call: ResponsesCall, new_id: Callable[[str], str], keep: Keep
+        self,
+        *,
+        response_id: str,
+        created: int,
+        call: ResponsesCall,
+        new_id: Callable[[str], str],
+        keep: Keep,
+        diagnose: Diagnose = lambda _: {},
     ) -> None:
         self._call = call
+        self._diagnose = diagnose
         self._head = {"id": response_id, "object": "response", "created_at": created, "model": call.model}
         self._new_id = new_id
         self._keep = keep
@@ -95,6 +105,7 @@ class ResponseReply:
             **self._response("incomplete" if is_cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "usage": response_usage(account),
+            **self._diagnose(account),
             "anaphora": account.extension(),
         }
         self._keep(response)

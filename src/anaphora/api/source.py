@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from anaphora.api.account import Account, account_of
 from anaphora.api.answers import AnswerEvent, AnswerReader, Begin
 from anaphora.api.contracts import Tab
-from anaphora.engine.request import TokenLogprob
+from anaphora.api.explaining import Inquiry
+from anaphora.engine.request import Delta, TokenLogprob
 from anaphora.engine.stream import Stream
 from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped
 
@@ -25,18 +26,27 @@ class Source:
         self._tab = tab
         self._streams = tuple(streams)
         self._readers = tuple(readers)
+        self._inquiries: tuple[Inquiry, ...] = ()
         self.num_sequences = sum(stream.request.sampling.num_sequences for stream in streams)
+
+    def watch(self, inquiries: Sequence[Inquiry]) -> None:
+        """Tell these what happens, one for each engine request."""
+        assert len(inquiries) == len(self._streams), "every stream is inquired into"
+        self._inquiries = tuple(inquiries)
 
     def abort(self) -> None:
         """Stop whatever still runs, and free it. Does nothing when all is over."""
         for stream in self._streams:
             stream.abort()
+        for inquiry in self._inquiries:
+            inquiry.fail()
 
     def account(self) -> Account:
         """What has been accounted so far: complete when the events are over."""
         begun = [number for number, stream in enumerate(self._streams) if stream.receipt is not None]
         tab = None if self._tab is None else self._tab.only(begun)
-        return account_of([self._streams[number].receipt for number in begun], tab)
+        misses = [one.miss for one in self._inquiries if one.miss is not None]
+        return account_of([self._streams[number].receipt for number in begun], tab, misses)
 
     def prompt_logprobs(self, request_index: int) -> tuple[TokenLogprob | None, ...]:
         return self._streams[request_index].prompt_logprobs
@@ -70,12 +80,15 @@ class Source:
 
     async def _events_of(self, request_index: int) -> AsyncGenerator[AnswerEvent, None]:
         stream, reader = self._streams[request_index], self._readers[request_index]
+        inquiry = self._inquiries[request_index] if self._inquiries else None
         first = request_index * stream.request.sampling.num_sequences
         async for delta in stream:
             if delta.finish_reason == "error":
                 raise EngineFailure(delta.error or "The step failed.")
             if delta.finish_reason == "abort":
                 raise EngineStopped("The request was stopped before its answer was complete.")
+            if inquiry is not None:
+                _inform(inquiry, delta, stream)
             for event in reader.read(delta):
                 if isinstance(event, Begin):
                     if self._tab is not None:
@@ -86,6 +99,9 @@ class Source:
                 else:
                     yield event
 
+        if inquiry is not None and stream.receipt is not None:
+            inquiry.end(stream.receipt)
+
     async def _pump(self, request_index: int, arrived: asyncio.Queue[AnswerEvent | AnaphoraError | None]) -> None:
         try:
             async for event in self._events_of(request_index):
@@ -94,3 +110,10 @@ class Source:
             arrived.put_nowait(error)
         else:
             arrived.put_nowait(None)
+
+
+def _inform(inquiry: Inquiry, delta: Delta, stream: Stream) -> None:
+    if inquiry.miss is None:
+        assert stream.receipt is not None, "a request that has begun to answer has a receipt"
+        inquiry.begin(stream.receipt)
+    inquiry.take(delta)

@@ -35,7 +35,7 @@ class Missed:
     """Why nothing was read, where the rules tell. Else what was asked for was never written."""
 
     reason: Literal["no_breakpoint", "below_minimum", "expired", "out_of_sight"]
-    expired_s: float | None = None  # when
+    ago_s: float | None = None  # since it expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Entries:
         """Whether what was looked up has expired: the first of these keys that has. Cost: O(keys)."""
         found = (expired for key in keys if (expired := self.expired_at(key, now_s)) is not None)
         expired_s = next(found, None)
-        return None if expired_s is None else Missed("expired", expired_s)
+        return None if expired_s is None else Missed("expired", now_s - expired_s)
 
     def sweep(self, now_s: float) -> None:
         """Drop what has expired.

@@ -23,6 +23,10 @@ EXCERPT_BEFORE, EXCERPT_AFTER = 24, 48
 """Characters of an excerpt: enough to know the place again, few enough for one line for each side."""
 
 
+LONGEST_TOKEN = 64
+"""Characters. Texts that are alike for longer than this behind a token that differs were cut differently."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """A few characters around a place. `at` is where the place is within `text`."""
@@ -72,7 +76,10 @@ class Pair:
         Cost: one pass over the parts.
         """
         first, second = self.first, self.second
-        text_index = _first_difference(first.text, second.text, int(second.offsets[token_index, 0]))
+        start, stop = second.offsets[token_index].tolist()
+        text_index = _first_difference(first.text, second.text, start)
+        if text_index > stop + LONGEST_TOKEN:
+            text_index = start
         piece = self._culprit(text_index)
         near = piece or _next_piece(second, text_index) or _next_piece(first, text_index)
         part_index = min(text_index, piece.stop) - piece.start if piece and piece.start <= text_index else None

@@ -162,10 +162,9 @@ class RequestMemory:
 
 def remembered_side(side: Side, *, keeps_text: bool) -> Side:
     """What is kept of a prompt: its text and parts, or digests in place of both. Tokens are kept elsewhere."""
-    rendered = replace(side.rendered, tokens=NO_TOKENS, offsets=NO_OFFSETS)
-    if keeps_text:
-        return replace(side, rendered=rendered)
-    return replace(side, prompt=hollow(side.prompt), rendered=replace(rendered, text="", pieces=(), opening=""))
+    text, pieces = (side.rendered.text, side.rendered.pieces) if keeps_text else ("", ())
+    rendered = Rendered(text=text, tokens=NO_TOKENS, offsets=NO_OFFSETS, pieces=pieces)
+    return Side(side.prompt if keeps_text else hollow(side.prompt), rendered, side.scope)
 
 
 def hollow(prompt: Prompt) -> Prompt:

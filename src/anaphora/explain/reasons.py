@@ -3,7 +3,7 @@
 scope        model, tenant, ... differ: nothing can be shared
 tools        added | removed | reordered | edited
 messages     history truncated | reasoning dropped | a message inserted | edited
-answer       what the model wrote came back otherwise: reasoning dropped | key order | spacing | other words
+answer       what the model wrote came back otherwise: reasoning dropped | key order | spacing | other words or tokens
 text         picture | white space | key order | time | date | uuid | nonce | number | grew | cut | other words
 template     no part differs, yet the text does: a role, the way tools are called
 """
@@ -36,6 +36,7 @@ Reason = Literal[
     "message_removed",
     "history_edited",
     "answer_changed",
+    "retokenised",
     "part_added",
     "part_removed",
     "image_changed",
@@ -69,6 +70,7 @@ SAYS: Mapping[Reason, str] = MappingProxyType(
         "message_removed": "A message was taken out of the history.",
         "history_edited": "A message of the history was edited.",
         "answer_changed": "What the model wrote did not come back as it was.",
+        "retokenised": "The same text was cut into other tokens than those that the model wrote.",
         "part_added": "A part was added.",
         "part_removed": "A part was left out.",
         "image_changed": "Another picture stands there.",
@@ -259,7 +261,7 @@ def _part_at(prompt: Prompt, path: str) -> Tool | Part | None:
 def _is_edited(old: Sequence[Message], new: Sequence[Message], path: str, texts: tuple[str, str]) -> bool:
     """Whether a message that was sent before, and is followed by others now, says nearly what it said."""
     index = next((index for index, one in enumerate(new) if _is_in(path, one.path)), len(new))
-    if index >= len(new) - 1 or index >= len(old):
+    if index >= len(new) - 1 or index >= len(old) or new[index].role == "system":
         return False
     if index + 1 < len(old):
         return _said(old[index + 1]) == _said(new[index + 1])
@@ -269,6 +271,8 @@ def _is_edited(old: Sequence[Message], new: Sequence[Message], path: str, texts:
 
 def _answer_reason(wrote: str, came_back: str) -> Reason:
     """How a message differs from what the model wrote in its place."""
+    if wrote == came_back:
+        return "retokenised"
     if _THOUGHTS.sub("", wrote).strip() == came_back.strip() != wrote.strip():
         return "reasoning_dropped"
     reason = text_reason(wrote, came_back)

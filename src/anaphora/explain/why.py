@@ -76,7 +76,8 @@ MISS_ADVICE: Mapping[MissReason, str] = MappingProxyType(
 )
 
 LEAST_ALIKE = 16
-"""Characters of a part that have to be alike for a request to count as seen before: a template opens all alike."""
+"""Characters of a part that have to be alike for a request to count as seen before: a template opens all alike. Where
+fewer are, and other words follow, a quarter of it must have been sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,7 @@ def why(side: Side, nearest: Nearest[Asked] | None, outcome: Outcome) -> Miss:
     num_lost = max(0, min(num_alike, limit) - outcome.num_reused)
     if outcome.stop_reason in ("cache_off", "not_cacheable", "prompt_logprobs"):
         return replace(miss, reason=outcome.stop_reason, num_lost=num_lost)
-    if nearest is not None and not _is_alike(side, num_alike):
-        nearest, num_lost = None, 0
-    if nearest is not None and num_lost:
+    if nearest is not None and num_lost and _is_alike(side, num_alike):
         return _gone(replace(miss, num_lost=num_lost), side, nearest.value, outcome)
     num_durable = min(outcome.num_before_restart, limit)
     if num_durable > max(outcome.num_reused, num_alike):
@@ -180,9 +179,13 @@ def _parted(miss: Miss, side: Side, nearest: Nearest[Asked]) -> Miss:
     earlier, num_alike = nearest.value, nearest.num_tokens
     if num_alike >= earlier.num_tokens + earlier.num_answered:
         return miss
+    if not side.rendered.pieces:
+        return replace(miss, cause="text_changed", token_index=num_alike)
     found = (
         explain_from(earlier.side, side, num_alike) if earlier.keeps_text else _from_digests(earlier, side, num_alike)
     )
+    if found.reason in PLAIN and not _is_alike(side, num_alike) and 4 * found.num_lost < miss.num_tokens:
+        return replace(miss, reason="first_seen", nearest_id=None, nearest_ago_s=None)
     is_new = found.reason in PLAIN and not found.num_lost
     miss = replace(miss, reason="none" if is_new else "diverged", cause=found.reason, num_lost=found.num_lost)
     return _placed(miss, side, found)
@@ -191,8 +194,10 @@ def _parted(miss: Miss, side: Side, nearest: Nearest[Asked]) -> Miss:
 def _is_alike(side: Side, num_alike: int) -> bool:
     """Whether so many tokens hold anything of the request's own words: a template opens all requests alike."""
     rendered = side.rendered
-    if num_alike >= len(rendered.tokens) or not len(rendered.offsets):
-        return num_alike > 0
+    if num_alike >= len(rendered.tokens):
+        return True
+    if not rendered.pieces:  # token ids were sent
+        return num_alike >= LEAST_ALIKE
     text_index, num_own = int(rendered.offsets[num_alike, 0]), 0
     for piece in rendered.pieces:
         if piece.start >= text_index or num_own >= LEAST_ALIKE:
@@ -213,7 +218,7 @@ def _placed(miss: Miss, side: Side, found: Explanation | None = None) -> Miss:
             explanation=found,
         )
     rendered, token_index = side.rendered, miss.num_reused
-    if token_index >= len(rendered.tokens) or not len(rendered.offsets):
+    if token_index >= len(rendered.tokens):
         return miss
     text_index = int(rendered.offsets[token_index, 0])
     piece = next((one for one in rendered.pieces if one.path is not None and one.stop > text_index), None)
