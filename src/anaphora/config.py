@@ -152,6 +152,22 @@ class Settings(BaseSettings):
     request_log: Annotated[
         Path | None, Field(description="File that gets a JSON line with the usage of every answered request.")
     ] = None
+    request_log_bytes: Annotated[
+        Size, Field(description="Size at which that file is set aside as FILE.1 and begun anew; five are kept.")
+    ] = 64 * 2**20
+    request_log_bodies: Annotated[
+        bool,
+        Field(description="Write requests into that file as they were sent, for explain and lint: all that was said."),
+    ] = False
+    explain_requests: Annotated[
+        int,
+        Field(description="Requests that are remembered, so that a miss can be explained by one; 0: none.", ge=0),
+    ] = 4096
+    explain_bytes: Annotated[Size, Field(description="Memory that they may take, such as 64MiB.")] = 64 * 2**20
+    explain_text: Annotated[
+        bool,
+        Field(description="Remember what they say, in memory only; else digests, which tell the place and no more."),
+    ] = True
     cache: Annotated[bool, Field(description="Reuse cached prefixes.")] = True
     policy: Annotated[str, Field(description="Eviction policy.")] = DEFAULT_POLICY
     kv_pool_bytes: Annotated[

@@ -403,7 +403,14 @@ class Api:
                 raw = await read_body(incoming.request, max_bytes=self._settings.max_body_bytes)
         except TimeoutError:
             raise RequestTimeout(f"The body of the request did not arrive within {limit:g} seconds.") from None
-        return await asyncio.to_thread(lambda: prepare(parse_body(raw)))
+
+        def work() -> Prepared:
+            body = parse_body(raw)
+            if self._settings.request_log is not None and self._settings.request_log.with_bodies:
+                incoming.request.state.body = body
+            return prepare(body)
+
+        return await asyncio.to_thread(work)
 
     async def _respond(self, incoming: Incoming, source: Source, writer: Writer, *, is_streamed: bool) -> Response:
         """Answer with what the source brings. Until the first token is there, an error still has a status."""
@@ -439,7 +446,8 @@ class Api:
                     "model": writer.model,
                     "usage": writer.usage(account),
                     "anaphora": account.extension(),
-                }
+                },
+                getattr(incoming.request.state, "body", None),
             )
 
     async def _frames(

@@ -17,6 +17,7 @@ from anaphora.contract.profiles import profile_named
 from anaphora.costs.price_books import price_book
 from anaphora.engine.engine import Engine
 from anaphora.errors import SettingsError
+from anaphora.explain.memory import MemoryLimits
 
 _LAST_WORDS_S = 10
 """Time for the last error messages to go out after the engine was closed; then connections are cut."""
@@ -33,6 +34,7 @@ def serve(settings: Settings) -> None:
         engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
         try:
             shared = share_prompts(engine, settings.shared_prompts)
+            engine.preload()
             app = build_app(engine, told, on_shutdown=engine.close)
             config = uvicorn.Config(
                 app,
@@ -83,6 +85,11 @@ def api_settings(settings: Settings) -> ApiSettings:
     """
     profile = profile_named(settings.profile)
     has_prices = profile.priced_as is not None or settings.prices is not None
+    log = None
+    if settings.request_log is not None:
+        log = RequestLog(
+            settings.request_log, max_bytes=settings.request_log_bytes, with_bodies=settings.request_log_bodies
+        )
     return ApiSettings(
         served_names=tuple(settings.served_names),
         keys=keys_of(settings.api_keys),
@@ -91,8 +98,16 @@ def api_settings(settings: Settings) -> ApiSettings:
         request_timeout_s=settings.request_timeout_s,
         profile=profile,
         prices=price_book(settings.prices) if has_prices else None,
-        request_log=None if settings.request_log is None else RequestLog(settings.request_log),
+        request_log=log,
+        explain=_memory_limits(settings),
+        seen_path=settings.cache_dir.expanduser() / "seen-openings" if settings.explain_requests else None,
     )
+
+
+def _memory_limits(settings: Settings) -> MemoryLimits | None:
+    if not settings.explain_requests:
+        return None
+    return MemoryLimits(settings.explain_requests, settings.explain_bytes, keeps_text=settings.explain_text)
 
 
 def announce(url: str, engine: Engine, more_lines: tuple[str, ...] = ()) -> None:

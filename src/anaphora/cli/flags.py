@@ -26,7 +26,8 @@ _GROUPS = {
         "default_quota_bytes",
         "shared_prompts",
     ),
-    "Accounting": ("profile", "prices", "request_log"),
+    "Accounting": ("profile", "prices", "request_log", "request_log_bytes", "request_log_bodies"),
+    "Explanations": ("explain_requests", "explain_bytes", "explain_text"),
     "Limits": (
         "max_context",
         "max_body_bytes",
