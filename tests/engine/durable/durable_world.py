@@ -1,6 +1,6 @@
 """Engines over one folder, one after another, as a server that is started again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +43,15 @@ def engine_at(
         assert engine.flush()
         check_is_idle(engine)
         engine._durable._tier.check()
+
+
+def until(engine: Engine, condition: Callable[[], bool]) -> None:
+    """Let the engine's thread turn until something is so."""
+    for _ in range(10_000):
+        if condition():
+            return
+        engine.flush(0.01)
+    raise AssertionError("it never came to that")
 
 
 def records_in(folder: Path) -> list[Path]:

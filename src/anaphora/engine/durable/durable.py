@@ -6,13 +6,16 @@
 What is held for either gives way: writes to whoever needs room, loads to what runs.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from anaphora.core.cache import Cache
 from anaphora.core.index import common_length
-from anaphora.core.lease import Lease
+from anaphora.core.lease import Lease, Refusal
 from anaphora.core.namespace import Namespace
+from anaphora.engine.durable.chains import Chain, chains_of
 from anaphora.engine.durable.loader import Loader, Loading
 from anaphora.engine.durable.pieces import Opening, find_wanted
 from anaphora.engine.durable.pool_bytes import PoolBytes
@@ -30,6 +33,9 @@ MIN_MOVED_TOKENS = 16
 
 HELD_SHARE = 4
 """Up to one slot in so many waits for the writer."""
+
+PRELOADED_RECORDS = 8
+"""Loaded at a time before anybody asks, so that who asks meanwhile does not wait for more."""
 
 CLOSING_S = 10.0
 """What is queued is written when the engine is closed, for so long."""
@@ -58,6 +64,9 @@ class Durable:
         self._rates = Rates()
         self._loads: dict[Loading, list[Sequence]] = {}  # and who waits for each
         self._num_loaded_tokens = self._num_failed_loads = 0
+        self._chains: deque[Chain] = deque()  # to be loaded before anybody asks
+        self._preloading: Loading | None = None  # of the first chain
+        self._num_preload_tokens = 0  # that may still be loaded so
         self._last_stats: DurableStats | None = None  # once closed
         self._loader = Loader(below.tier, self._pool, done=self._loaded)
         self._writer = Writer(below.tier, self._pool, max_tokens=below.pool.num_slots // HELD_SHARE, done=self._written)
@@ -93,8 +102,25 @@ class Durable:
         for loading, waiting in list(self._loads.items()):
             if sequence in waiting:
                 waiting.remove(sequence)
-                if not waiting:
+                if not waiting and loading is not self._preloading:
                     self._withdraw(loading)
+
+    def preload(self, num_tokens: int) -> None:
+        """Begin to load what was used last, up to so many tokens, into slots that are free. For any thread.
+
+        What a request waits for goes first.
+        """
+
+        def begin(chains: list[Chain]) -> None:
+            self._chains, self._num_preload_tokens = deque(chains), num_tokens
+            self._preload_next()
+
+        def find() -> None:
+            known = self._tier.recent(max_bytes=num_tokens * self._pool.bytes_per_token)
+            chains = chains_of(known, model_digest=self._spec.digest, shared=self._shared)
+            self._post(lambda: begin(chains))
+
+        self._loader.run(find)
 
     def drop_write(self) -> bool:
         """See `LowerTiers.drop_write`. Cost: waits for a layer's copy at most."""
@@ -108,7 +134,8 @@ class Durable:
         """See `LowerTiers.drop_load`. Cost: waits for a layer's copy at most."""
         if not self._loads:
             return False
-        self._withdraw(next(reversed(self._loads)))
+        waited_for = next(reversed(self._loads))
+        self._withdraw(self._preloading or waited_for)
         return True
 
     def computed(self, num_rows: int, took_s: float) -> None:
@@ -156,7 +183,8 @@ class Durable:
         for loading, waiting in self._loads.items():
             opening = loading.opening
             if opening.namespace == sequence.namespace and not loading.claim.is_withdrawn:
-                num_shared = common_length(sequence.tokens[: sequence.num_tokens - 1], opening.tokens)
+                coming = opening.tokens[: loading.wanted[-1].stop]
+                num_shared = common_length(sequence.tokens[: sequence.num_tokens - 1], coming)
                 if num_shared - max(probe.num_reused, loading.num_present) >= MIN_MOVED_TOKENS:
                     sequence.was_sought = False  # there may be more of it behind
                     self._let_wait(sequence, waiting, num_present=probe.num_reused)
@@ -183,11 +211,50 @@ class Durable:
         )
         if not isinstance(lease, Lease):
             return False
-        loading = Loading(opening.first(wanted[-1].stop), wanted, lease, lease.extents, num_present, num_present)
-        self._loads[loading] = []
-        self._let_wait(sequence, self._loads[loading], num_present=num_present)
-        self._loader.load(loading)
+        waiting = self._start(Loading(opening, wanted, lease, lease.extents, num_present, num_present))
+        self._let_wait(sequence, waiting, num_present=num_present)
         return True
+
+    def _preload_next(self) -> None:
+        """Start the next load that nobody waits for, if there is one and free slots for it."""
+        while self._chains and self._preloading is None:
+            chain = self._chains[0]
+            self._cache.register(chain.opening.namespace, chain.tenant, shared=self._shared)
+            loading = self._preload_of(chain.opening)
+            if loading == "nothing":
+                self._chains.popleft()
+            elif loading == "no room":
+                self._chains.clear()
+            else:
+                self._preloading = loading
+                self._start(loading)
+
+    def _preload_of(self, opening: Opening) -> Loading | Literal["nothing", "no room"]:
+        """Get slots for the next records of an opening that is not in the pool."""
+        probe = self._acquire(opening, len(opening.tokens), 0)
+        assert isinstance(probe, Lease), "a lease without private slots is never refused"
+        num_present = probe.num_reused
+        wanted = find_wanted(self._tier, opening, num_present=num_present)[:PRELOADED_RECORDS]
+        self._cache.release(probe)
+        if not wanted or probe.num_shared != opening.num_shared:  # something is shared no more, or since now
+            return "nothing"
+        num_new = wanted[-1].stop - num_present
+        if num_new > min(self._num_preload_tokens, self._cache.counts().free):
+            return "no room"
+        lease = self._acquire(opening, num_present, num_new)
+        if not isinstance(lease, Lease):
+            return "no room"
+        self._num_preload_tokens -= num_new
+        return Loading(opening, wanted, lease, lease.extents, num_present, num_present)
+
+    def _acquire(self, opening: Opening, max_reuse: int, num_private: int) -> Lease | Refusal:
+        return self._cache.acquire(opening.namespace, opening.tokens, max_reuse=max_reuse, num_private=num_private)
+
+    def _start(self, loading: Loading) -> list[Sequence]:
+        """Begin a load. Returns the list of those who wait for it."""
+        self._loads[loading] = []
+        self._loader.load(loading)
+        return self._loads[loading]
 
     @staticmethod
     def _let_wait(sequence: Sequence, waiting: list[Sequence], *, num_present: int) -> None:
@@ -212,10 +279,18 @@ class Durable:
             sequence.is_loading = False
             self._scheduler.hold(sequence)
         self._cache.release(loading.lease)
+        if loading is self._preloading:
+            self._preloading = None
+            if loading.stop < loading.wanted[-1].stop:
+                self._chains.popleft()  # the rest of it can't be loaded
+            self._preload_next()
 
     def _withdraw(self, loading: Loading) -> None:
         """Stop a load. Those who waited for it compute."""
         loading.claim.withdraw()
+        if loading is self._preloading:
+            self._preloading = None
+            self._chains.clear()
         for sequence in self._loads.pop(loading):
             sequence.is_loading = False
         self._release(loading.lease)
