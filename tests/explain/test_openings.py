@@ -34,7 +34,7 @@ def test_the_longest_opening_wins_and_the_latest_of_equals() -> None:
 
 def test_what_was_added_first_is_forgotten_first() -> None:
     openings: Openings[str] = Openings()
-    first = openings.add(tokens("abc"), "first")
+    first = openings.add(tokens("abc"), "first").handle
     openings.add(tokens("abd"), "second")
     assert openings.forget_oldest() == "first"
     openings.extend(first, tokens("zz"))
@@ -64,8 +64,12 @@ def test_tree_agrees_with_a_list(steps: list[str | tuple[int, str] | None], aske
                 assert openings.forget_oldest() == oldest
                 del known[oldest]
         elif isinstance(step, str):
+            added = openings.add(tokens(step), len(handles))
+            best = max(((common(text, step), number) for number, text in known.items()), default=(0, -1))
+            nearest = None if added.nearest is None else (added.nearest.num_tokens, added.nearest.value)
+            assert nearest == (best if best[0] else None)
             known[len(handles)] = step
-            handles.append(openings.add(tokens(step), len(handles)))
+            handles.append(added.handle)
         elif handles:
             number = step[0] % len(handles)
             openings.extend(handles[number], tokens(step[1]))

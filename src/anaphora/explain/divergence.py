@@ -10,7 +10,9 @@ ends just as the old one went on. So the cause is a part at the differing charac
 or before it; only where none does is it what the template writes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -67,8 +69,16 @@ class Pair:
     def __init__(self, first: Written, second: Rendered) -> None:
         self.first = first
         self.second = second
-        self.old = texts_by_path(first)
-        self.new = texts_by_path(second)
+
+    @cached_property
+    def old(self) -> Mapping[str, str]:
+        """What the parts of the first say."""
+        return texts_by_path(self.first)
+
+    @cached_property
+    def new(self) -> Mapping[str, str]:
+        """What the parts of the second say."""
+        return texts_by_path(self.second)
 
     def diverge(self, token_index: int) -> Divergence:
         """Where the second leaves the first, `token_index` being the first token that differs.
@@ -96,11 +106,18 @@ class Pair:
     def repeated_tokens(self, start: int) -> int:
         """Tokens of the second prompt from `start` on in parts that the first has too: what one early change costs.
 
-        A part that begins in front of `start` is not counted. Cost: one pass over the parts.
+        A part that begins in front of `start` is not counted. Cost: one pass over the parts behind.
         """
+        first_character = int(self.second.offsets[start, 0])
+        behind = [piece for piece in self.second.pieces if piece.path is not None and piece.start >= first_character]
+        if not behind:
+            return 0
         known = set(self.old.values())
-        spans = (span for span in self.second.token_spans() if span.path is not None and span.start >= start)
-        return sum(span.stop - span.start for span in spans if self.new[span.path or ""] in known)
+        repeated = [piece for piece in behind if self.new[piece.path or ""] in known]
+        starts = self.second.offsets[:, 0]
+        begins = np.searchsorted(starts, [piece.start for piece in repeated], side="left")
+        ends = np.searchsorted(starts, [piece.stop for piece in repeated], side="left")
+        return int((ends - begins).sum())
 
     def tail_tokens(self, divergence: Divergence) -> int:
         """Tokens of the second prompt at the end of the part that differs, where both sides end that part alike.
@@ -125,18 +142,21 @@ class Pair:
 
     def _culprit(self, text_index: int) -> Piece | None:
         """The part at the difference that the sides do not share; else such a part behind or before it."""
-        old, new = self.old, self.new
         pieces = [piece for piece in (*self.second.pieces, *self.first.pieces) if piece.path]
-        differing = [piece for piece in pieces if old.get(piece.path or "") != new.get(piece.path or "")]
-        here = [piece for piece in differing if piece.start <= text_index <= piece.stop]
+        here = [piece for piece in pieces if piece.start <= text_index <= piece.stop and self._differs(piece)]
         if here:
             return min(here, key=lambda piece: piece.start)
         behind = (_next_piece(self.second, text_index), _next_piece(self.first, text_index))
-        if (found := next((piece for piece in behind if piece in differing), None)) is not None:
+        if (found := next((piece for piece in behind if piece is not None and self._differs(piece)), None)) is not None:
             return found
         # A part that only one side names (`system` beside `system[0]`) may say the same: no cause if it ended before.
-        before = [piece for piece in differing if piece.stop < text_index and piece.path in old and piece.path in new]
+        before = [piece for piece in pieces if piece.stop < text_index and piece.path in self.old]
+        before = [piece for piece in before if piece.path in self.new and self._differs(piece)]
         return min(before, key=lambda piece: piece.start, default=None)
+
+    def _differs(self, piece: Piece) -> bool:
+        """Whether the sides do not say the same in the part that a piece is from."""
+        return text_of(self.first, piece.path) != text_of(self.second, piece.path)
 
 
 def diverge(first: Rendered, second: Rendered) -> Divergence | None:
@@ -157,6 +177,12 @@ def texts_by_path(written: Written) -> dict[str, str]:
         if piece.path is not None:
             texts[piece.path] = texts.get(piece.path, "") + written.text[piece.start : piece.stop]
     return texts
+
+
+def text_of(written: Written, path: str | None) -> str | None:
+    """What one part says in the prompt as it was rendered. None: there is no such part."""
+    found = [written.text[piece.start : piece.stop] for piece in written.pieces if piece.path == path]
+    return "".join(found) if found else None
 
 
 def num_common(one: str, other: str) -> int:

@@ -87,16 +87,16 @@ class RequestMemory:
         """
         own = self._tenants.setdefault(tenant, _Tenant())
         assert asked.request_id not in own.handles, "a request arrives once"
-        nearest = own.openings.nearest(tokens)
         before = own.openings.num_tokens
-        own.handles[asked.request_id] = own.openings.add(tokens, asked), asked
+        added = own.openings.add(tokens, asked)
+        own.handles[asked.request_id] = added.handle, asked
         self._num_tokens += own.openings.num_tokens - before
         rendered = asked.side.rendered
         size = ENTRY_BYTES + PIECE_BYTES * len(rendered.pieces) + 2 * sys.getsizeof(rendered.text)
         self._order[tenant, asked.request_id] = size
         self._num_bytes += size
         self._make_room()
-        return nearest
+        return added.nearest
 
     def answer(self, tenant: Tenant, asked: Asked, tokens: Tokens, text: str) -> None:
         """Add what the model wrote behind a request, as far as it is cached, unless the request is forgotten."""

@@ -29,6 +29,14 @@ class Nearest(Generic[Value]):
     value: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Added(Generic[Value]):
+    """What was added, and who was nearest then."""
+
+    handle: Handle
+    nearest: Nearest[Value] | None
+
+
 class _Run:
     """Tokens that follow those of its parent. `latest`: the last of those that pass or end here."""
 
@@ -62,15 +70,20 @@ class Openings(Generic[Value]):
         run, _, position = self._walk(self._root, tokens)
         return Nearest(position, self._ends[run.latest][1]) if position else None
 
-    def add(self, tokens: Tokens, value: Value) -> Handle:
-        """Remember tokens, at least one. Cost: as `nearest`, and a copy of what is new of them."""
+    def add(self, tokens: Tokens, value: Value) -> Added[Value]:
+        """Remember tokens, at least one, and say who of those before opens longest like them.
+
+        Cost: as `nearest`, and a copy of what is new of them.
+        """
         assert len(tokens), "nothing opens like nothing"
         number = self._num_added
         self._num_added += 1
-        run = self._grow(self._root, tokens, number)
+        walked = self._walk(self._root, tokens)
+        nearest = Nearest(walked[2], self._ends[walked[0].latest][1]) if walked[2] else None
+        run = self._grow(self._root, tokens, number, walked)
         run.num_ends += 1
         self._ends[number] = run, value
-        return Handle(number)
+        return Added(Handle(number), nearest)
 
     def extend(self, handle: Handle, tokens: Tokens) -> None:
         """Let what was added go on, unless it was forgotten meanwhile."""
@@ -78,7 +91,7 @@ class Openings(Generic[Value]):
             return
         run, value = self._ends[handle]
         run.num_ends -= 1
-        run = self._grow(run, tokens, handle)
+        run = self._grow(run, tokens, handle, self._walk(run, tokens))
         run.num_ends += 1
         self._ends[handle] = run, value
 
@@ -141,9 +154,9 @@ class Openings(Generic[Value]):
             break
         return run, num_within, position
 
-    def _grow(self, start: _Run, tokens: Tokens, number: int) -> _Run:
+    def _grow(self, start: _Run, tokens: Tokens, number: int, walked: tuple[_Run, int, int]) -> _Run:
         """Get the run that ends with these tokens behind `start`, and note on the way who passes."""
-        run, num_within, position = self._walk(start, tokens)
+        run, num_within, position = walked
         if num_within < len(run.tokens):
             run = self._split(run, num_within)
         if position < len(tokens):

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anaphora.core.index import common_length
-from anaphora.explain.divergence import Divergence, Pair, num_common
+from anaphora.explain.divergence import Divergence, Pair, num_common, text_of
 from anaphora.explain.volatile import VolatileKind, volatile_at
-from anaphora.prompt.canonical import Message, Part, Prompt, Thinking, Tool, ToolUse
+from anaphora.prompt.canonical import Message, Part, Prompt, Thinking, Tool, ToolResult, ToolUse
 from anaphora.prompt.render import Rendered
 
 Reason = Literal[
@@ -130,6 +130,9 @@ PLAIN: frozenset[Reason] = frozenset({"text_changed", "text_grew", "text_cut", "
 ANSWER = "answer"
 """The path of what the model wrote behind a prompt, where that is remembered."""
 
+_MARGIN = 8
+"""Characters kept on either side of a difference: more than any sign is made of."""
+
 _STAND_IN = re.compile(r"\[(image|document) [^\]\n]*sha256:[0-9a-f]{16}\]")
 _THOUGHTS = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>\s*", re.DOTALL)
 
@@ -203,9 +206,9 @@ def explain_from(first: Side, second: Side, num_alike: int) -> Explanation:
     )
     if divergence.path is None:
         return found
-    reason = _reason(first, second, pair, divergence)
+    reason = _reason(first, second, divergence)
     num_tail = 0
-    if ANSWER in pair.old and divergence.path not in pair.old:
+    if text_of(first.rendered, divergence.path) is None and text_of(first.rendered, ANSWER) is not None:
         num_tail = pair.rest_of_part(divergence)
     elif reason in _WITHIN_A_PART:
         num_tail = pair.tail_tokens(divergence)
@@ -217,13 +220,14 @@ def text_reason(old: str, new: str) -> Reason:
     kinds = [match[1] for text in (old, new) if (match := _STAND_IN.fullmatch(text)) is not None]
     if kinds:
         return "document_changed" if kinds[-1] == "document" else "image_changed"
-    if "".join(old.split()) == "".join(new.split()):
+    at = num_common(old, new)
+    one, other = _middles(old, new, at)
+    if "".join(one.split()) == "".join(other.split()):
         return "whitespace"
-    if unicodedata.normalize("NFC", old) == unicodedata.normalize("NFC", new):
+    if unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
         return "unicode_form"
     if (same := _json_reason(old, new)) is not None:
         return same
-    at = num_common(old, new)
     is_end = at == min(len(old), len(new))
     if (kind := _volatile_reason(old, new, at)) is not None:
         return kind
@@ -232,16 +236,24 @@ def text_reason(old: str, new: str) -> Reason:
     return "text_changed"
 
 
-def _reason(first: Side, second: Side, pair: Pair, divergence: Divergence) -> Reason:
+def _middles(old: str, new: str, at: int) -> tuple[str, str]:
+    """What is left of two texts without their common opening and ending, but for signs that may belong together."""
+    start = max(0, at - _MARGIN)
+    num_end = num_common(old[: start - 1 if start else None : -1], new[: start - 1 if start else None : -1])
+    num_end = max(0, num_end - _MARGIN)
+    return old[start : len(old) - num_end], new[start : len(new) - num_end]
+
+
+def _reason(first: Side, second: Side, divergence: Divergence) -> Reason:
     path = divergence.path or ""
     if path.startswith("tools"):
         return _tools_reason(first.prompt.tools, second.prompt.tools, path)
     message_reason = _messages_reason(first.prompt.messages, second.prompt.messages, path)
     if message_reason is not None:
         return message_reason
-    old, new = pair.old.get(path), pair.new.get(path)
-    if old is None and new is not None and ANSWER in pair.old:
-        return _answer_reason(pair.old[ANSWER], new)
+    old, new = text_of(first.rendered, path), text_of(second.rendered, path)
+    if old is None and new is not None and (wrote := text_of(first.rendered, ANSWER)) is not None:
+        return _answer_reason(wrote, new)
     if old is None or new is None:
         return "part_added" if old is None else "part_removed"
     if old == new:
@@ -321,14 +333,14 @@ def _messages_reason(old: Sequence[Message], new: Sequence[Message], path: str) 
     index = next((index for index, one in enumerate(new) if _is_in(path, one.path)), len(new))
     if index == len(new) and not any(_is_in(path, one.path) for one in old):
         return None
-    said_before, said_now = [_said(one) for one in old], [_said(one) for one in new]
     if index < min(len(old), len(new)) and _without_thinking(old[index]) == _without_thinking(new[index]):
         return "reasoning_dropped" if _thinks(old[index]) and not _thinks(new[index]) else None
-    num_skipped = _skipped(said_now[index:], said_before[index:])
+    said_before, said_now = [_said(one) for one in old[index:]], [_said(one) for one in new[index:]]
+    num_skipped = _skipped(said_now, said_before)
     if num_skipped is not None:
         starts_history = all(one.role == "system" for one in old[:index])
         return "history_truncated" if starts_history or num_skipped > 1 else "message_removed"
-    return "message_inserted" if _skipped(said_before[index:], said_now[index:]) is not None else None
+    return "message_inserted" if _skipped(said_before, said_now) is not None else None
 
 
 def _skipped(wanted: Sequence[object], among: Sequence[object]) -> int | None:
@@ -344,11 +356,19 @@ def _is_in(path: str, outer: str) -> bool:
 
 def _said(message: Message) -> tuple[Any, ...]:
     """A message without the places of its parts, which change where messages are dropped."""
-    return (message.role, *(replace(part, path="", mark=None) for part in message.parts))
+    return (message.role, *(_words(part) for part in message.parts))
+
+
+def _words(part: Part) -> tuple[Any, ...]:
+    if isinstance(part, ToolUse):
+        return (part.call_id, part.name, part.arguments)
+    if isinstance(part, ToolResult):
+        return (part.call_id, part.text, part.name, part.is_error)
+    return (type(part), part.text)
 
 
 def _without_thinking(message: Message) -> tuple[Any, ...]:
-    return tuple(part for part in _said(message) if not isinstance(part, Thinking))
+    return tuple(_words(part) for part in message.parts if not isinstance(part, Thinking))
 
 
 def _thinks(message: Message) -> bool:

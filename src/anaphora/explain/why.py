@@ -11,15 +11,17 @@ Exactly one reason each: the first that holds, `unknown` where none can be shown
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from anaphora.core.fates import Fate
 from anaphora.engine.request import StopReason
+from anaphora.explain.divergence import num_common, text_of
 from anaphora.explain.memory import Asked, hollow, words_of
 from anaphora.explain.openings import Nearest
 from anaphora.explain.reasons import ADVICE, PLAIN, SAYS, Explanation, Reason, Side, explain_from, structure_reason
+from anaphora.prompt.render import Rendered
 
 MissReason = Literal[
     "none",
@@ -80,6 +82,10 @@ LEAST_ALIKE = 16
 fewer are, and other words follow, a quarter of it must have been sent before."""
 
 
+_FEW = 12
+"""Characters that two questions end with alike, or that are left of one, where a closer look is worth its time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the engine did with a request, and whom to ask what became of the rest."""
@@ -138,57 +144,120 @@ def why(side: Side, nearest: Nearest[Asked] | None, outcome: Outcome) -> Miss:
     """
     limit = outcome.num_tokens - 1
     num_alike = 0 if nearest is None else nearest.num_tokens
-    miss = Miss("none", outcome.num_tokens, outcome.num_reused, num_alike=num_alike)
-    if nearest is not None:
-        miss = replace(miss, nearest_id=nearest.value.request_id, nearest_ago_s=outcome.at_s - nearest.value.at_s)
     num_lost = max(0, min(num_alike, limit) - outcome.num_reused)
+    tell = _Teller(side, nearest, outcome)
     if outcome.stop_reason in ("cache_off", "not_cacheable", "prompt_logprobs"):
-        return replace(miss, reason=outcome.stop_reason, num_lost=num_lost)
+        return tell.miss(outcome.stop_reason, num_lost=num_lost)
     if nearest is not None and num_lost and _is_alike(side, num_alike):
-        return _gone(replace(miss, num_lost=num_lost), side, nearest.value, outcome)
+        return tell.gone(nearest.value, num_lost)
     num_durable = min(outcome.num_before_restart, limit)
     if num_durable > max(outcome.num_reused, num_alike):
-        return _placed(replace(miss, reason="not_durable", num_lost=num_durable - outcome.num_reused), side)
+        return tell.placed("not_durable", num_lost=num_durable - outcome.num_reused)
     if outcome.num_reused >= limit:
-        return miss
+        return tell.miss("none")
     if nearest is not None and outcome.num_reused <= num_alike:
-        return _parted(miss, side, nearest)
+        return tell.parted(nearest.value, num_alike)
     if not _is_alike(side, outcome.num_reused):
-        return replace(miss, reason="first_seen", nearest_id=None, nearest_ago_s=None)
-    return _placed(replace(miss, reason="diverged"), side) if outcome.stop_reason == "diverged" else miss
+        return tell.first_seen()
+    return tell.placed("diverged") if outcome.stop_reason == "diverged" else tell.miss("none")
 
 
-def _gone(miss: Miss, side: Side, earlier: Asked, outcome: Outcome) -> Miss:
-    """An earlier request goes on alike, yet what it left is not there."""
-    miss = _placed(miss, side)
-    if earlier.began_s is None or earlier.began_s > outcome.at_s:
-        return replace(miss, reason="not_written" if earlier.has_failed else "overlapped")
-    fate = outcome.fate(outcome.now_s - earlier.at_s)
-    if fate is not None and fate.kind == "cleared":
-        return replace(miss, reason="cleared", gone_ago_s=fate.ago_s)
-    if fate is not None:
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """One request, and the ways to tell why it missed."""
+
+    side: Side
+    nearest: Nearest[Asked] | None
+    outcome: Outcome
+
+    def miss(self, reason: MissReason, **more: Any) -> Miss:
+        """A miss, with the request that was nearest."""
+        outcome, nearest = self.outcome, self.nearest
+        if nearest is None:
+            return Miss(reason, outcome.num_tokens, outcome.num_reused, **more)
+        return Miss(
+            reason,
+            outcome.num_tokens,
+            outcome.num_reused,
+            num_alike=nearest.num_tokens,
+            nearest_id=nearest.value.request_id,
+            nearest_ago_s=outcome.at_s - nearest.value.at_s,
+            **more,
+        )
+
+    def first_seen(self) -> Miss:
+        """Nothing of the request's own words was seen before, whatever was nearest."""
+        return Miss("first_seen", self.outcome.num_tokens, self.outcome.num_reused)
+
+    def gone(self, earlier: Asked, num_lost: int) -> Miss:
+        """An earlier request goes on alike, yet what it left is not there."""
+        outcome = self.outcome
+        if earlier.began_s is None or earlier.began_s > outcome.at_s:
+            return self.placed("not_written" if earlier.has_failed else "overlapped", num_lost=num_lost)
+        fate = outcome.fate(outcome.now_s - earlier.at_s)
+        if fate is None:
+            return self.placed("not_written" if earlier.has_failed else "unknown", num_lost=num_lost)
+        if fate.kind == "cleared":
+            return self.placed("cleared", num_lost=num_lost, gone_ago_s=fate.ago_s)
         kept_until = earlier.kept_until_s
+        reason: MissReason = "evicted"
+        ago_s = fate.ago_s
         if kept_until is not None and kept_until <= outcome.now_s - fate.ago_s:
-            return replace(miss, reason="expired", gone_ago_s=outcome.now_s - kept_until, for_others=fate.for_others)
-        return replace(miss, reason="evicted", gone_ago_s=fate.ago_s, for_others=fate.for_others)
-    return replace(miss, reason="not_written" if earlier.has_failed else "unknown")
+            reason, ago_s = "expired", outcome.now_s - kept_until
+        return self.placed(reason, num_lost=num_lost, gone_ago_s=ago_s, for_others=fate.for_others)
+
+    def parted(self, earlier: Asked, num_alike: int) -> Miss:
+        """All that the nearest earlier request shares was reused: they part, or this goes on where that one ends."""
+        side = self.side
+        if num_alike >= earlier.num_tokens + earlier.num_answered:
+            return self.miss("none")
+        if not side.rendered.pieces:
+            return self.miss("none", cause="text_changed", token_index=num_alike)
+        if earlier.keeps_text and _is_new_ending(earlier.side.rendered, side.rendered, num_alike):
+            return self.placed("none", token_index=num_alike, cause="text_changed")
+        if earlier.keeps_text:
+            found = explain_from(earlier.side, side, num_alike)
+        else:
+            found = _from_digests(earlier, side, num_alike)
+        if found.reason in PLAIN and not _is_alike(side, num_alike) and 4 * found.num_lost < self.outcome.num_tokens:
+            return self.first_seen()
+        reason: MissReason = "none" if found.reason in PLAIN and not found.num_lost else "diverged"
+        told: dict[str, Any] = {"cause": found.reason, "num_lost": found.num_lost, "where": found.where}
+        divergence = found.divergence
+        if divergence is None:
+            return self.placed(reason, token_index=num_alike, **told)
+        place = {"byte_index": divergence.byte_index, "token_index": divergence.token_index, "explanation": found}
+        return self.miss(reason, **told, **place)
+
+    def placed(self, reason: MissReason, *, token_index: int | None = None, **more: Any) -> Miss:
+        """A miss, with the place in the request where a token stands: the one behind those reused, unless told."""
+        rendered = self.side.rendered
+        index = self.outcome.num_reused if token_index is None else token_index
+        if index >= len(rendered.tokens):
+            return self.miss(reason, **more)
+        text_index = int(rendered.offsets[index, 0])
+        piece = next((one for one in rendered.pieces if one.path is not None and one.stop > text_index), None)
+        place: dict[str, Any] = {"token_index": index}
+        if piece is not None:
+            part = rendered.text[piece.start : max(piece.start, text_index)]
+            place |= {"where": piece.path, "byte_index": len(part.encode("utf-8", "surrogatepass"))}
+        return self.miss(reason, **{**place, **more})
 
 
-def _parted(miss: Miss, side: Side, nearest: Nearest[Asked]) -> Miss:
-    """All that the nearest earlier request shares was reused: they part, or this one goes on where that one ends."""
-    earlier, num_alike = nearest.value, nearest.num_tokens
-    if num_alike >= earlier.num_tokens + earlier.num_answered:
-        return miss
-    if not side.rendered.pieces:
-        return replace(miss, cause="text_changed", token_index=num_alike)
-    found = (
-        explain_from(earlier.side, side, num_alike) if earlier.keeps_text else _from_digests(earlier, side, num_alike)
-    )
-    if found.reason in PLAIN and not _is_alike(side, num_alike) and 4 * found.num_lost < miss.num_tokens:
-        return replace(miss, reason="first_seen", nearest_id=None, nearest_ago_s=None)
-    is_new = found.reason in PLAIN and not found.num_lost
-    miss = replace(miss, reason="none" if is_new else "diverged", cause=found.reason, num_lost=found.num_lost)
-    return _placed(miss, side, found)
+def _is_new_ending(earlier: Rendered, rendered: Rendered, num_alike: int) -> bool:
+    """Whether the requests part in the last part of the one and go on without a word in common: another question."""
+    last = next((piece for piece in reversed(rendered.pieces) if piece.path is not None), None)
+    if last is None or int(rendered.offsets[num_alike, 0]) < last.start:
+        return False
+    before = text_of(earlier, last.path)
+    if before is None:
+        return False
+    now = rendered.text[last.start : last.stop]
+    start = num_common(before, now)
+    if min(len(before), len(now)) - start == 0:
+        return False
+    one, other = before[start:], now[start:]
+    return one[-_FEW:] != other[-_FEW:] and min(len(one), len(other)) >= _FEW
 
 
 def _is_alike(side: Side, num_alike: int) -> bool:
@@ -204,29 +273,6 @@ def _is_alike(side: Side, num_alike: int) -> bool:
             break
         num_own += min(piece.stop, text_index) - piece.start if piece.path is not None else 0
     return num_own >= LEAST_ALIKE
-
-
-def _placed(miss: Miss, side: Side, found: Explanation | None = None) -> Miss:
-    """The miss with the place in the request where reuse stopped."""
-    if found is not None and found.divergence is not None:
-        divergence = found.divergence
-        return replace(
-            miss,
-            where=found.where,
-            byte_index=divergence.byte_index,
-            token_index=divergence.token_index,
-            explanation=found,
-        )
-    rendered, token_index = side.rendered, miss.num_reused
-    if token_index >= len(rendered.tokens):
-        return miss
-    text_index = int(rendered.offsets[token_index, 0])
-    piece = next((one for one in rendered.pieces if one.path is not None and one.stop > text_index), None)
-    if piece is None:
-        return replace(miss, token_index=token_index)
-    part = rendered.text[piece.start : max(piece.start, text_index)]
-    where = found.where if found is not None else piece.path or ""
-    return replace(miss, where=where, byte_index=len(part.encode("utf-8", "surrogatepass")), token_index=token_index)
 
 
 def _from_digests(earlier: Asked, side: Side, num_alike: int) -> Explanation:
