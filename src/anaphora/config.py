@@ -184,6 +184,13 @@ class Settings(BaseSettings):
     disk_cache_dir: Annotated[
         Path | None, Field(description="Folder of keys and values on disk; default: kv in cache_dir.")
     ] = None
+    disk_preload_bytes: Annotated[
+        SizeOrNone | None,
+        Field(
+            description="Part of kv_pool_bytes that is filled from disk at the start, with what was used last; "
+            "default: half."
+        ),
+    ] = None
     retention_bytes: Annotated[
         Size | None,
         Field(description="Part of it that may be promised to stay for a time, such as 500MiB; default: a quarter."),

@@ -22,6 +22,7 @@ from anaphora.bench.lines import Line
 from anaphora.bench.machine import this_machine
 from anaphora.bench.pair import plain_copy
 from anaphora.bench.report import table_of, write_files
+from anaphora.bench.restart import Plan, keeping_line, restart_lines
 from anaphora.bench.steps import compare_steps
 from anaphora.bench.suite import FULL, QUICK, run_suite
 from anaphora.engine.decoder_weights import why_not_native
@@ -44,6 +45,22 @@ def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache
     machine = this_machine()
     console.print(table_of(lines, machine))
     for path in write_files(lines, machine, output, name="quick" if quick else "bench"):
+        console.print(f"Wrote {path}")
+    return all(line.verdict != "FAIL" for line in lines)
+
+
+def show_restart(model: str, *, output: Path, cache_dir: Path | None) -> bool:
+    """Print what a restart costs and what keeping costs, write the files; answer whether every target was met."""
+    console = Console()
+    lines: list[Line] = []
+    with console.status("Starting servers again and again"):
+        for line in restart_lines(model, Plan(), cache_dir=cache_dir):
+            console.print(f"{line.name}: {line.value:.4g} {line.unit}  {line.verdict}", highlight=False)
+            lines.append(line)
+        lines.append(keeping_line(model, Plan(), cache_dir=cache_dir))
+    machine = this_machine()
+    console.print(table_of(lines, machine))
+    for path in write_files(lines, machine, output, name="restart"):
         console.print(f"Wrote {path}")
     return all(line.verdict != "FAIL" for line in lines)
 

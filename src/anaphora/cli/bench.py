@@ -45,6 +45,19 @@ def main(
 
 
 @app.command()
+def restart(*, output: Output = Path("bench-results"), model: Model = None) -> None:
+    """Measure what a restart costs (the first token of a prompt from disk, and from memory), and what keeping costs.
+
+    Exit status 1 if a target is missed.
+    """
+    from anaphora.bench.show import show_restart
+
+    settings = _settings(model)
+    if not show_restart(settings.model, output=output, cache_dir=settings.cache_dir):
+        raise typer.Exit(1)
+
+
+@app.command()
 def linear(model: Model = None) -> None:
     """Compare packed linear layers with torch's own, for the model's shapes and from 1 to 1,024 rows."""
     from anaphora.bench.show import show_linears

@@ -21,6 +21,7 @@ _GROUPS = {
         "kv_pool_bytes",
         "disk_cache_bytes",
         "disk_cache_dir",
+        "disk_preload_bytes",
         "retention_bytes",
         "tenant_quotas",
         "default_quota_bytes",

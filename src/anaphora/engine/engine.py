@@ -59,9 +59,6 @@ Prompt = str | AbstractSequence[int] | AbstractSequence[Mapping[str, Any]]
 DEFAULT_SETTINGS = EngineSettings()
 MIN_SLOTS = 256
 
-PRELOADED_SHARE = 2
-"""One slot in so many may be filled from disk before anybody asks."""
-
 
 class Engine:
     """One model, its cache, and the thread that runs it. Close it, or use it as a context manager."""
@@ -232,10 +229,10 @@ class Engine:
     def preload(self) -> None:
         """Begin to load what was used last from disk into the pool, in the background, and return at once.
 
-        Up to half of the pool, into free slots only. Declare what is shared before.
+        As much as the settings say, into free slots only. Declare what is shared before.
         """
         if self._durable is not None:
-            self._durable.preload(self._num_slots // PRELOADED_SHARE)
+            self._durable.preload(self.settings.disk_preload_bytes)
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until what was cached so far is on disk. False if that takes longer. Nothing to wait for without one."""

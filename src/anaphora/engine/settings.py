@@ -18,6 +18,7 @@ class EngineSettings:
     default_quota_bytes: int | None = None  # of each tenant that is not named there; None: it has none
     disk_cache_bytes: int = 0  # of them may stay on disk; 0: none
     disk_cache_dir: Path | None = None  # where; None: beside the models
+    disk_preload_bytes: int | None = None  # of the pool may be filled from there by `preload`; None: half of it
     max_context: int | None = None  # tokens; None: the model's own limit
     max_step_tokens: int = 2048  # tokens of one step, prefill chunks and decode together
     max_sequences: int = 64  # sequences that run at once

@@ -34,6 +34,9 @@ MIN_MOVED_TOKENS = 16
 HELD_SHARE = 4
 """Up to one slot in so many waits for the writer."""
 
+PRELOADED_SHARE = 2
+"""One slot in so many may be filled before anybody asks, unless told otherwise."""
+
 PRELOADED_RECORDS = 8
 """Loaded at a time before anybody asks, so that who asks meanwhile does not wait for more."""
 
@@ -61,6 +64,7 @@ class Durable:
         self._tier, self._spec, self._shared = below.tier, below.spec, below.shared
         self._cache, self._scheduler, self._post = cache, scheduler, post
         self._pool = PoolBytes(below.pool)
+        self._num_slots = below.pool.num_slots
         self._rates = Rates()
         self._loads: dict[Loading, list[Sequence]] = {}  # and who waits for each
         self._num_loaded_tokens = self._num_failed_loads = 0
@@ -105,11 +109,13 @@ class Durable:
                 if not waiting and loading is not self._preloading:
                     self._withdraw(loading)
 
-    def preload(self, num_tokens: int) -> None:
-        """Begin to load what was used last, up to so many tokens, into slots that are free. For any thread.
+    def preload(self, size_bytes: int | None) -> None:
+        """Begin to load what was used last into free slots, up to so many bytes (None: half of the pool). Any thread.
 
         What a request waits for goes first.
         """
+        half = self._num_slots // PRELOADED_SHARE
+        num_tokens = half if size_bytes is None else size_bytes // self._pool.bytes_per_token
 
         def begin(chains: list[Chain]) -> None:
             self._chains, self._num_preload_tokens = deque(chains), num_tokens
