@@ -27,6 +27,7 @@ from anaphora.prompt.canonical import (
 )
 
 HELLO = [{"role": "user", "content": "Hello"}]
+SCHEMA = {"type": "json_schema", "schema": {"type": "object"}}
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object", "b": 1, "a": 2}}
 USAGE = {
     "input_tokens": 6,
@@ -107,7 +108,16 @@ def test_request_becomes_a_prompt_part_by_part() -> None:
             Message("system", (Text("late", "messages[3].content"),), "messages[3]"),
         ),
         system=(Text("Be kind.", "system[0]", CacheMark("1h")),),
-        tools=(Tool("f", "d", '{"type": "object", "b": 1, "a": 2}', "tools[0]", CacheMark()),),
+        tools=(
+            Tool(
+                "f",
+                "d",
+                '{"type": "object", "b": 1, "a": 2}',
+                "tools[0]",
+                CacheMark(),
+                schema_path="tools[0].input_schema",
+            ),
+        ),
         tool_choice=ToolChoice("auto", parallel=False),
     )
 
@@ -178,7 +188,19 @@ def test_text_documents_become_text() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "x"}}, "tool_choice.type"),
         ({"cache_control": {"type": "eternal"}}, "cache_control.type"),
         ({"tools": [{**TOOL, "cache_control": {"type": "ephemeral", "ttl": "2h"}}]}, "tools[0].cache_control.ttl"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"output_format": {"type": "json_schema", "schema": 3}}, "output_format.schema"),
+        ({"output_format": SCHEMA, "output_config": {"format": SCHEMA}}, "output_format"),
+        ({"output_config": {"format": SCHEMA}, "max_tokens": 0}, "max_tokens"),
+        (
+            {
+                "output_config": {"format": SCHEMA},
+                "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+            },
+            "output_config.format",
+        ),
+        ({"tools": [{**TOOL, "strict": "yes"}]}, "tools[0].strict"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
     ],
 )

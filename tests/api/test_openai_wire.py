@@ -76,7 +76,15 @@ def test_chat_request_becomes_a_prompt_part_by_part() -> None:
             Message("tool", (ToolResult("c1", "7", "messages[3].content"),), "messages[3]"),
             Message("system", (Text("late", "messages[4].content"),), "messages[4]"),
         ),
-        tools=(Tool("get_weather", "Weather now.", '{"type": "object", "b": 1, "a": 2}', "tools[0]"),),
+        tools=(
+            Tool(
+                "get_weather",
+                "Weather now.",
+                '{"type": "object", "b": 1, "a": 2}',
+                "tools[0]",
+                schema_path="tools[0].function.parameters",
+            ),
+        ),
         tool_choice=ToolChoice("tool", "get_weather", parallel=False),
     )
 
@@ -155,7 +163,25 @@ def test_top_p_of_zero_leaves_the_likeliest_token() -> None:
             {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "g"}}},
             "tool_choice.function.name",
         ),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": []}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {
+                "response_format": {"type": "json_object"},
+                "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+            },
+            "response_format",
+        ),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none"}}},
+            "tool_choice.allowed_tools.mode",
+        ),
         ({"functions": [{}]}, "functions"),
         ({"modalities": ["audio"]}, "modalities"),
     ],

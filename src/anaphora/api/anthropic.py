@@ -11,9 +11,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from anaphora.api.wire import WireModel, json_text, optional_text, refuse, validated, want_list, want_object, want_text
+from anaphora.api.wire import (
+    WireModel,
+    json_text,
+    optional_text,
+    refuse,
+    validated,
+    want_list,
+    want_object,
+    want_text,
+    yes_or_no,
+)
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import (
+    AnswerSchema,
     CacheMark,
     Message,
     Part,
@@ -47,6 +58,7 @@ class CountRequest(WireModel):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
 
 
@@ -122,8 +134,6 @@ def read_count(body: dict[str, Any]) -> CountCall:
 
 
 def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
-    if (request.output_config or {}).get("format") is not None:
-        refuse("output_config.format", "is not supported: output is not constrained to a schema.")
     if body.get("mcp_servers"):
         refuse("mcp_servers", "is not supported: this server calls no other servers.")
     if request.thinking is not None:
@@ -134,12 +144,31 @@ def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
     messages = tuple(
         _message(value, f"messages[{index}]", is_last=index == last) for index, value in enumerate(request.messages)
     )
-    return Prompt(
+    prompt = Prompt(
         messages=messages,
         system=_system(request.system),
         tools=tools,
         tool_choice=_tool_choice(request.tool_choice, tools),
+        answer=_answer_schema(request),
     )
+    if prompt.answer is not None and prompt.continues_answer:
+        refuse(prompt.answer.path.removesuffix(".schema"), "can't go with a last message from the assistant.")
+    return prompt
+
+
+def _answer_schema(request: CountRequest) -> AnswerSchema | None:
+    """The schema of the answer, where it stands now or where the beta had it."""
+    in_config, path = (request.output_config or {}).get("format"), "output_config.format"
+    if in_config is not None and request.output_format is not None:
+        refuse("output_format", "is the older name of output_config.format: give one of them.")
+    if in_config is None:
+        in_config, path = request.output_format, "output_format"
+    if in_config is None:
+        return None
+    given = want_object(in_config, path)
+    if given.get("type") != "json_schema":
+        refuse(f"{path}.type", 'must be "json_schema".')
+    return AnswerSchema(json_text(want_object(given.get("schema"), f"{path}.schema")), f"{path}.schema")
 
 
 def _check_prefill_only(request: MessagesRequest, prompt: Prompt) -> None:
@@ -150,6 +179,8 @@ def _check_prefill_only(request: MessagesRequest, prompt: Prompt) -> None:
         refuse("max_tokens", "must be at least 1 when tool_choice demands a call.")
     if request.thinking and request.thinking.get("type") == "enabled":
         refuse("max_tokens", "must be at least 1 when thinking is enabled.")
+    if prompt.answer is not None:
+        refuse("max_tokens", "must be at least 1 when the answer has a format.")
 
 
 def _system(value: object) -> tuple[Text, ...]:
@@ -186,6 +217,8 @@ def _tool(value: dict[str, Any], path: str) -> Tool:
         schema=json_text(want_object(value.get("input_schema"), f"{path}.input_schema")),
         path=path,
         mark=_mark(value, path),
+        schema_path=f"{path}.input_schema",
+        is_strict=yes_or_no(value, "strict", path),
     )
 
 
@@ -193,7 +226,7 @@ def _tool_choice(value: dict[str, Any] | None, tools: tuple[Tool, ...]) -> ToolC
     if value is None:
         return ToolChoice()
     kind = value.get("type")
-    parallel = not _flag(value, "disable_parallel_tool_use", "tool_choice")
+    parallel = not yes_or_no(value, "disable_parallel_tool_use", "tool_choice")
     if kind == "auto":
         return ToolChoice("auto", parallel=parallel)
     if kind == "none":
@@ -250,7 +283,7 @@ def _parts(block: dict[str, Any], path: str, role: Role) -> Iterator[Part]:
             call_id=want_text(block.get("tool_use_id"), f"{path}.tool_use_id"),
             text=_result_text(block.get("content"), f"{path}.content"),
             path=path,
-            is_error=_flag(block, "is_error", path),
+            is_error=yes_or_no(block, "is_error", path),
             mark=_mark(block, path),
         )
     elif kind in ("document", "search_result") and role == "user":
@@ -305,14 +338,6 @@ def _document_text(block: dict[str, Any], path: str) -> str:
         else:
             refuse(f"{path}.source.type", f"{str(kind)[:60]!r} is not supported: only text documents are.")
     return "\n".join([*(head for head in heads if head), body])
-
-
-def _flag(block: dict[str, Any], name: str, path: str) -> bool:
-    """A yes or no that may be left out."""
-    value = block.get(name)
-    if value is not None and not isinstance(value, bool):
-        refuse(f"{path}.{name}", "must be true or false.")
-    return value is True
 
 
 def _mark(block: dict[str, Any], path: str) -> CacheMark | None:

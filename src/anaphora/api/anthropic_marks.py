@@ -60,7 +60,7 @@ def _settings(body: dict[str, Any]) -> AnthropicSettings:
         thinking=settled_text(body.get("thinking")),
         effort=None if output.get("effort") is None else str(output["effort"]),
         task_budget=settled_text(output.get("task_budget")),
-        output_format=settled_text(output.get("format")),
+        output_format=settled_text(output.get("format") or body.get("output_format")),
         speed=None if body.get("speed") is None else str(body["speed"]),
         has_citations=any(_cites(block) for _, block in _blocks(body)),
     )

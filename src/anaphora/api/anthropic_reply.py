@@ -87,12 +87,12 @@ class MessageReply:
         }
 
     def _stop_reason(self, finish: Finish) -> str:
+        if finish.reason == "length":
+            return "model_context_window_exceeded" if self._fills_context else "max_tokens"
         if finish.calls_tools:
             return "tool_use"
         if finish.reason == "stop_string" and finish.stop_string is not None:
             return "stop_sequence"
-        if finish.reason == "length":
-            return "model_context_window_exceeded" if self._fills_context else "max_tokens"
         return "end_turn"
 
     def _text_events(self, text: str) -> list[Event]:

@@ -50,6 +50,13 @@ class TokenizerEncoder:
         return text
 
 
+def writes_as_text(tokenizer: Any, text: str) -> bool:
+    """Whether none of these tokens is a special one, which no answer shows."""
+    special = set(tokenizer.all_special_ids)
+    special |= {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return not special & set(TokenizerEncoder(tokenizer)(text, opens_text=False).tokens.tolist())
+
+
 def renderer_of(tokenizer: Any) -> Renderer:
     """The renderer for a model's tokenizer; plain text where it has no chat template."""
     template = TokenizerTemplate(tokenizer) if tokenizer.chat_template else None

@@ -4,15 +4,26 @@ Fields that would change the answer and can't be honoured are refused by name; f
 (`user`, `metadata`, `store`, `service_tier`, ...) and fields nobody here knows are left alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from anaphora.api.wire import WireModel, json_text, optional_text, refuse, validated, want_list, want_object, want_text
+from anaphora.api.wire import (
+    WireModel,
+    json_text,
+    optional_text,
+    refuse,
+    validated,
+    want_list,
+    want_object,
+    want_text,
+    yes_or_no,
+)
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import (
+    AnswerSchema,
     CacheMark,
     Message,
     Part,
@@ -110,7 +121,9 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
     messages = tuple(_message(value, f"messages[{index}]") for index, value in enumerate(request.messages))
     choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=True)
-    prompt = Prompt(messages=messages, tools=tools, tool_choice=choice)
+    answer = answer_of(request.response_format, "response_format", inside="json_schema")
+    prompt = Prompt(messages=messages, tools=tools, tool_choice=choice, answer=answer)
+    refuse_begun_json(prompt, "response_format")
     return ChatCall(
         model=request.model,
         prompt=prompt,
@@ -177,8 +190,6 @@ def _refuse_what_cant_be_honoured(request: ChatRequest, body: dict[str, Any]) ->
             refuse(name, "is not supported: this server generates text with its own model only.")
     if request.modalities is not None and request.modalities != ["text"]:
         refuse("modalities", 'only ["text"] is supported.')
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        refuse("response_format.type", 'only "text" is supported: output is not constrained to a schema.')
 
 
 def _tool(value: dict[str, Any], path: str) -> Tool:
@@ -198,7 +209,41 @@ def function_of(value: Mapping[str, Any], path: str, *, inside: str = "") -> Too
         refuse(f"{here}.name", "must not be empty.")
     parameters = value.get("parameters")
     schema = want_object({"type": "object"} if parameters is None else parameters, f"{here}.parameters")
-    return Tool(name, optional_text(value, "description", here), json_text(schema), path)
+    return Tool(
+        name=name,
+        description=optional_text(value, "description", here),
+        schema=json_text(schema),
+        path=path,
+        schema_path=f"{here}.parameters",
+        is_strict=yes_or_no(value, "strict", here),
+    )
+
+
+def answer_of(value: Mapping[str, Any] | None, path: str, *, inside: str = "") -> AnswerSchema | None:
+    """The schema that the format at `path` asks of the answer. `inside`: the object of it that has the schema.
+
+    Raises: RequestError naming the field.
+    """
+    kind = "text" if value is None else want_text(value.get("type"), f"{path}.type")
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerSchema('{"type": "object"}', path)
+    if kind != "json_schema":
+        refuse(f"{path}.type", "must be one of text, json_object, json_schema.")
+    here = f"{path}.{inside}" if inside else path
+    holder = want_object(value.get(inside), here) if inside else value
+    if not want_text(holder.get("name"), f"{here}.name"):
+        refuse(f"{here}.name", "must not be empty.")
+    given = holder.get("schema")
+    schema = want_object({} if given is None else given, f"{here}.schema")
+    return AnswerSchema(json_text(schema), f"{here}.schema", yes_or_no(holder, "strict", here))
+
+
+def refuse_begun_json(prompt: Prompt, path: str) -> None:
+    """Refuse a format for an answer whose beginning is in the request: it would begin twice."""
+    if prompt.answer is not None and prompt.continues_answer:
+        refuse(path, "can't go with a last message from the assistant, which is the beginning of the answer.")
 
 
 def tool_choice_of(choice: Any, tools: tuple[Tool, ...], *, parallel: bool, nested: bool) -> ToolChoice:
@@ -216,14 +261,37 @@ def tool_choice_of(choice: Any, tools: tuple[Tool, ...], *, parallel: bool, nest
         refuse("tool_choice", "needs tools.")
     if choice == "required":
         return ToolChoice("any", parallel=parallel)
-    if choice.get("type") != "function":
-        refuse("tool_choice.type", 'must be "function".')
-    path = "tool_choice.function" if nested else "tool_choice"
-    chosen = want_object(choice.get("function"), path) if nested else choice
-    name = want_text(chosen.get("name"), f"{path}.name")
-    if name not in {tool.name for tool in tools}:
-        refuse(f"{path}.name", f"there is no tool named {name[:80]!r}.")
-    return ToolChoice("tool", name, parallel)
+    names = {tool.name for tool in tools}
+    if choice.get("type") == "allowed_tools":
+        return _allowed_tools(choice, names, parallel=parallel, nested=nested)
+    return ToolChoice("tool", _function_named(choice, "tool_choice", names, nested=nested), parallel)
+
+
+def _function_named(value: Mapping[str, Any], path: str, names: Collection[str], *, nested: bool) -> str:
+    """The name of the function that the object at `path` means."""
+    if value.get("type") != "function":
+        refuse(f"{path}.type", 'must be "function".')
+    here = f"{path}.function" if nested else path
+    chosen = want_object(value.get("function"), here) if nested else value
+    name = want_text(chosen.get("name"), f"{here}.name")
+    if name not in names:
+        refuse(f"{here}.name", f"there is no tool named {name[:80]!r}.")
+    return name
+
+
+def _allowed_tools(choice: Mapping[str, Any], names: Collection[str], *, parallel: bool, nested: bool) -> ToolChoice:
+    path = "tool_choice.allowed_tools" if nested else "tool_choice"
+    holder = want_object(choice.get("allowed_tools"), path) if nested else choice
+    mode = holder.get("mode")
+    if mode not in ("auto", "required"):
+        refuse(f"{path}.mode", "must be auto or required.")
+    allowed = tuple(
+        _function_named(want_object(tool, f"{path}.tools[{index}]"), f"{path}.tools[{index}]", names, nested=nested)
+        for index, tool in enumerate(want_list(holder.get("tools"), f"{path}.tools"))
+    )
+    if not allowed:
+        refuse(f"{path}.tools", "must not be empty.")
+    return ToolChoice("any" if mode == "required" else "auto", parallel=parallel, allowed=allowed)
 
 
 def _message(value: dict[str, Any], path: str) -> Message:

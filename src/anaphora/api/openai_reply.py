@@ -118,6 +118,6 @@ def _token(token: str, token_bytes: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _finish_reason(finish: Finish) -> str:
-    if finish.calls_tools:
-        return "tool_calls"
-    return "length" if finish.reason == "length" else "stop"
+    if finish.reason == "length":
+        return "length"
+    return "tool_calls" if finish.calls_tools else "stop"

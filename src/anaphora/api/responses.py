@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from anaphora.api.openai import MAX_TOP_LOGPROBS, function_of, tool_choice_of
+from anaphora.api.openai import MAX_TOP_LOGPROBS, answer_of, function_of, refuse_begun_json, tool_choice_of
 from anaphora.api.wire import WireModel, optional_text, refuse, validated, want_list, want_object, want_text
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import Message, Part, Prompt, Role, Text, Thinking, Tool, ToolResult, ToolUse
@@ -140,8 +140,7 @@ def marked_parts(items: Sequence[Item]) -> Iterator[tuple[Mapping[str, Any], str
 
 def _prompt(request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]]) -> tuple[Prompt, tuple[Item, ...]]:
     output = (request.text or {}).get("format")
-    if output is not None and want_object(output, "text.format").get("type") != "text":
-        refuse("text.format.type", 'only "text" is supported: output is not constrained to a schema.')
+    answer = answer_of(None if output is None else want_object(output, "text.format"), "text.format")
     items = (*(Item(value, f"previous[{index}]") for index, value in enumerate(earlier)), *_items(request.input))
     messages = _messages(items)
     if not messages and not request.instructions:
@@ -149,7 +148,8 @@ def _prompt(request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]]) -
     tools = tuple(_tools(request.tools or []))
     system = (Text(request.instructions, "instructions"),) if request.instructions else ()
     choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=False)
-    prompt = Prompt(messages=messages, system=system, tools=tools, tool_choice=choice)
+    prompt = Prompt(messages=messages, system=system, tools=tools, tool_choice=choice, answer=answer)
+    refuse_begun_json(prompt, "text.format")
     return prompt, items
 
 

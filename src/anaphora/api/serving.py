@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,21 @@ import numpy as np
 
 from anaphora.api.answers import AnswerEvent, AnswerReader, CallPiece, CallReading, Finish, TextPiece
 from anaphora.api.contracts import Tab
-from anaphora.api.model_text import TokenizerEncoder, renderer_of
+from anaphora.api.model_text import TokenizerEncoder, renderer_of, writes_as_text
 from anaphora.api.openai_completions import PromptText, TextOrTokens
 from anaphora.api.replay import HandedOut, ReplayMemory
 from anaphora.api.source import Source
 from anaphora.engine.engine import Engine
+from anaphora.engine.grammar import is_heavy, schema_problem
 from anaphora.engine.request import GenerationRequest, Keep, RequestId, Sampling, Tenant
 from anaphora.engine.stats import EngineStats
 from anaphora.engine.stream import Stream
 from anaphora.errors import AnaphoraError, RequestError
-from anaphora.prompt.canonical import Prompt
+from anaphora.prompt.answer_grammar import answer_grammar, answer_schema, arguments_schema, callable_tools
+from anaphora.prompt.canonical import Prompt, Tool
 from anaphora.prompt.render import Encoded, Rendered
 from anaphora.prompt.template import TemplateRefused
+from anaphora.prompt.tool_calls import call_frame
 
 _CHAT_FIELDS = {"prompt": "messages", "num_logprobs": "top_logprobs", "num_sequences": "n"}
 """The engine's names for fields that conversations call otherwise."""
@@ -44,6 +48,8 @@ class Serving:
         self._renderer = renderer_of(engine.tokenizer)
         self._encoder = TokenizerEncoder(engine.tokenizer)
         self._memory = ReplayMemory()
+        trigger = call_frame(self._renderer.traits.call_style).opener
+        self._has_trigger = writes_as_text(engine.tokenizer, trigger)
         self.max_tokens = min(engine.spec.max_context, engine.stats().num_slots)
 
     def stats(self) -> EngineStats:
@@ -56,11 +62,31 @@ class Serving:
         Cost: the tokenizer's, so call it off the event loop.
         """
         try:
-            return self._renderer.render(prompt, lambda message: self._memory.recall(tenant, message))
+            rendered = self._renderer.render(prompt, lambda message: self._memory.recall(tenant, message))
         except TemplateRefused as error:
             raise RequestError(
                 f"messages: the model's chat template can't render this conversation: {error}", field="messages"
             ) from error
+        return dataclasses.replace(rendered, grammar=self._grammar(prompt, rendered.opening))
+
+    def _grammar(self, prompt: Prompt, opening: str) -> str | None:
+        """What the answer has to be, compiled. Tools that promised nothing of their arguments may take any object.
+
+        Raises: RequestError naming the schema that can't be followed.
+        """
+        style = self._renderer.traits.call_style
+        loose = _without_object(prompt) | _too_heavy(prompt)
+        for _ in range(2):
+            grammar = answer_grammar(prompt, style, opening=opening, loose=loose, has_trigger=self._has_trigger)
+            if grammar is None:
+                return None
+            try:
+                self._engine.check_grammar(grammar)
+            except RequestError as error:
+                loose, problem = loose | _not_followed(prompt), error
+            else:
+                return grammar
+        raise RequestError(f"tools: together they can't be followed: {problem.message}", field="tools")
 
     def encode(self, prompt: TextOrTokens) -> Encoded:
         """Tokens of a Completions prompt. Ids are taken as they are."""
@@ -91,11 +117,10 @@ class Serving:
 
         Raises: RequestError, PromptTooLong, Overloaded, EngineStopped.
         """
-        if rendered.stops:
-            sampling = dataclasses.replace(sampling, stop=(*sampling.stop, *rendered.stops))
+        sampling = dataclasses.replace(sampling, stop=(*sampling.stop, *rendered.stops), grammar=rendered.grammar)
         calls = None
-        if prompt.tools and prompt.tool_choice.mode != "none":
-            names = tuple(tool.name for tool in prompt.tools)
+        if tools := callable_tools(prompt):
+            names = tuple(tool.name for tool in tools)
             calls = CallReading(names, rendered.opening, is_single=not prompt.tool_choice.parallel)
         reader = AnswerReader(sampling.num_sequences, calls, _ids(call_prefix))
         try:
@@ -141,6 +166,50 @@ class Serving:
         request_id = RequestId(f"{asker.response_id}-{index}" if index else asker.response_id)
         request = GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s, keep)
         return self._engine.submit(request)
+
+
+def _without_object(prompt: Prompt) -> frozenset[str]:
+    """Names of tools whose schema is not one of an object, as all arguments are.
+
+    Raises: RequestError naming the schema where it has to be followed.
+    """
+    found = [tool for tool in callable_tools(prompt) if json.loads(tool.schema).get("type", "object") != "object"]
+    for tool in found:
+        if _has_to_follow(tool, prompt):
+            raise RequestError(f'{tool.schema_path}.type: must be "object".', field=f"{tool.schema_path}.type")
+    return frozenset(tool.name for tool in found)
+
+
+def _too_heavy(prompt: Prompt) -> frozenset[str]:
+    """Names of tools whose schema must not even be compiled.
+
+    Raises: RequestError naming the schema where it has to be followed.
+    """
+    schemas = [json.loads(tool.schema) for tool in callable_tools(prompt)]
+    if prompt.answer is not None:
+        schemas.append(json.loads(prompt.answer.schema))
+    return _not_followed(prompt) if any(is_heavy(schema) for schema in schemas) else frozenset()
+
+
+def _has_to_follow(tool: Tool, prompt: Prompt) -> bool:
+    return tool.is_strict or prompt.tool_choice.mode in ("any", "tool")
+
+
+def _not_followed(prompt: Prompt) -> frozenset[str]:
+    """Names of tools whose schema can't be followed and need not be.
+
+    Raises: RequestError naming the schema that has to be.
+    """
+    if prompt.answer is not None and (problem := schema_problem(answer_schema(prompt.answer))) is not None:
+        raise RequestError(f"{prompt.answer.path}: {problem}.", field=prompt.answer.path)
+    loose = []
+    for tool in callable_tools(prompt):
+        if (problem := schema_problem(arguments_schema(tool))) is None:
+            continue
+        if _has_to_follow(tool, prompt):
+            raise RequestError(f"{tool.schema_path}: {problem}.", field=tool.schema_path)
+        loose.append(tool.name)
+    return frozenset(loose)
 
 
 def new_id(prefix: str) -> str:

@@ -92,6 +92,14 @@ def optional_text(value: Mapping[str, Any], name: str, path: str) -> str:
     return "" if text is None else want_text(text, f"{path}.{name}")
 
 
+def yes_or_no(value: Mapping[str, Any], name: str, path: str) -> bool:
+    """A yes or no that may be left out of the object at `path`; then it is no."""
+    flag = value.get(name)
+    if flag is not None and not isinstance(flag, bool):
+        refuse(f"{path}.{name}", "must be true or false.")
+    return flag is True
+
+
 def settled_text(value: object) -> str | None:
     """JSON that is the same for the same value, in whichever order its keys came. None: not given."""
     return None if value is None else json.dumps(value, sort_keys=True)

@@ -11,9 +11,11 @@ Source: constrained decoding with a lexer and an Earley parser over a trie of th
 (github.com/guidance-ai/llguidance); the masks are its work, when an answer ends is ours.
 """
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -25,6 +27,7 @@ from anaphora.errors import RequestError
 
 MAX_COMPILED = 128
 """Grammars that stay compiled; the least lately used go first."""
+MAX_JOINED_PATTERNS = 8
 MAX_GRAMMAR_CHARACTERS = 4 * 2**20
 """Of one grammar: about the longest that the library takes."""
 
@@ -121,7 +124,7 @@ class Grammars:
             if prototype.is_error():
                 raise _failed(prototype)
             self._compiled[grammar] = prototype
-            if len(self._compiled) > MAX_COMPILED:
+            while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
             return prototype
 
@@ -149,6 +152,8 @@ class _Vocabulary:
 
 def schema_problem(schema: str) -> str | None:
     """Why a JSON schema can't be followed; None: it can be. Cost: milliseconds."""
+    if is_heavy(json.loads(schema)):
+        return f"more than {MAX_JOINED_PATTERNS} patterns together with allOf, or a reference beside one, are too much"
     try:
         grammar = LLMatcher.grammar_from_json_schema(schema)
     except ValueError as error:
@@ -157,12 +162,29 @@ def schema_problem(schema: str) -> str | None:
     return _in_one_line(messages[0]) if is_wrong else None
 
 
+def is_heavy(schema: Any) -> bool:
+    """Whether so many patterns may have to hold at once that finding out whether any text does takes too long.
+
+    The library bounds all its work but this: 20 joined patterns keep it busy for minutes.
+    """
+    num_patterns, joins, waiting = 0, False, [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            patterns = value.get("patternProperties")
+            num_patterns += ("pattern" in value) + (len(patterns) if isinstance(patterns, dict) else 0)
+            joins |= "allOf" in value or ("$ref" in value and "pattern" in value)
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return joins and num_patterns > MAX_JOINED_PATTERNS
+
+
 def _failed(matcher: LLMatcher) -> RequestError:
     return RequestError(f"grammar: {_in_one_line(matcher.get_error())}", field="grammar")
 
 
 def _in_one_line(text: str) -> str:
     """The library's error as part of a sentence."""
-    if text == "NoExtensionBias":
-        return "nothing satisfies it"
-    return " ".join(text.split())[:300]
+    told = " ".join(text.replace("<non-verbose/>", "").split())
+    return "nothing satisfies it" if told == "NoExtensionBias" else told[:300]
