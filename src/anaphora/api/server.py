@@ -19,6 +19,9 @@ from anaphora.engine.engine import Engine
 from anaphora.errors import SettingsError
 from anaphora.explain.memory import MemoryLimits
 
+_PRELOADING_S = 2.0
+"""Who asks first should find what the server before this one knew; but nobody waits long for a server to start."""
+
 _LAST_WORDS_S = 10
 """Time for the last error messages to go out after the engine was closed; then connections are cut."""
 
@@ -34,7 +37,7 @@ def serve(settings: Settings) -> None:
         engine = Engine.load(settings.model, settings.engine_settings(), cache_dir=settings.cache_dir)
         try:
             shared = share_prompts(engine, settings.shared_prompts)
-            engine.preload()
+            engine.preload(wait_s=_PRELOADING_S)
             app = build_app(engine, told, on_shutdown=engine.close)
             config = uvicorn.Config(
                 app,

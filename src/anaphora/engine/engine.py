@@ -226,13 +226,15 @@ class Engine:
             stats.lower = self._durable.stats()
         return stats
 
-    def preload(self) -> None:
-        """Begin to load what was used last from disk into the pool, in the background, and return at once.
+    def preload(self, *, wait_s: float = 0.0) -> bool:
+        """Load what was used last from disk into the pool; wait so long, and let the rest go on in the background.
 
-        As much as the settings say, into free slots only. Declare what is shared before.
+        As much as the settings say, into free slots only. Declare what is shared before. True: all of it is there.
         """
-        if self._durable is not None:
-            self._durable.preload(self.settings.disk_preload_bytes)
+        if self._durable is None:
+            return True
+        self._durable.preload(self.settings.disk_preload_bytes)
+        return self._durable.wait_for_preload(wait_s)
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until what was cached so far is on disk. False if that takes longer. Nothing to wait for without one."""

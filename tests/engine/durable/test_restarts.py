@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from durable_world import GREEDY8, cold_judge, engine_at, records_in, until
+from durable_world import GREEDY8, cold_judge, engine_at, records_in
 from engine_world import Cold, random_tokens, small_engine
 
 from anaphora.engine.request import Generation, Tenant
@@ -136,8 +136,7 @@ def test_what_was_used_last_is_loaded_before_anybody_asks(tmp_path: Path, cold: 
         for prompt in (old, new):
             engine.generate(prompt, GREEDY8)
     with engine_at(tmp_path, num_slots=1500) as engine:  # half of it holds the last prompt and no other
-        engine.preload()
-        until(engine, lambda: engine.stats().lower.num_loaded_tokens >= 512)
+        assert engine.preload(wait_s=60)
         answer = engine.generate(new, GREEDY8)
         cold.check(new, answer, max_tokens=8)
         assert numbers(answer)[0] == 1
@@ -156,8 +155,8 @@ def test_tenants_records_are_loaded_for_them_before_they_ask(tmp_path: Path, col
             engine.generate(question, GREEDY8, tenant=tenant)
     with engine_at(tmp_path, **quotas) as engine:
         engine.share(PROMPT[:300])
-        engine.preload()
-        until(engine, lambda: engine.stats().lower.num_loaded_tokens == 300 + 2 * 57)
+        assert engine.preload(wait_s=60)
+        assert engine.stats().lower.num_loaded_tokens == 300 + 2 * 57
         for tenant, question in questions.items():
             answer = engine.generate(question, GREEDY8, tenant=tenant)
             assert numbers(answer) == (1, 0, "device")
@@ -171,7 +170,6 @@ def test_what_is_shared_no_more_is_not_loaded_before_anybody_asks(tmp_path: Path
         engine.generate(private, GREEDY8)
         engine.generate(PROMPT, GREEDY8)
     with engine_at(tmp_path) as engine:
-        engine.preload()
-        until(engine, lambda: engine.stats().lower.num_loaded_tokens > 0)
+        assert engine.preload(wait_s=60)
         assert engine.stats().lower.num_loaded_tokens == 107  # the other one, which is older
         assert engine.generate(PROMPT, GREEDY8).receipt.num_reused_tokens == 0

@@ -6,6 +6,7 @@
 What is held for either gives way: writes to whoever needs room, loads to what runs.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class Durable:
         self._chains: deque[Chain] = deque()  # to be loaded before anybody asks
         self._preloading: Loading | None = None  # of the first chain
         self._num_preload_tokens = 0  # that may still be loaded so
+        self._is_preloaded = threading.Event()
         self._last_stats: DurableStats | None = None  # once closed
         self._loader = Loader(below.tier, self._pool, done=self._loaded)
         self._writer = Writer(below.tier, self._pool, max_tokens=below.pool.num_slots // HELD_SHARE, done=self._written)
@@ -126,7 +128,12 @@ class Durable:
             chains = chains_of(known, model_digest=self._spec.digest, shared=self._shared)
             self._post(lambda: begin(chains))
 
+        self._is_preloaded.clear()
         self._loader.run(find)
+
+    def wait_for_preload(self, timeout_s: float) -> bool:
+        """Wait until `preload` has loaded all that it is going to. False if that takes longer."""
+        return self._is_preloaded.wait(timeout_s)
 
     def drop_write(self) -> bool:
         """See `LowerTiers.drop_write`. Cost: waits for a layer's copy at most."""
@@ -234,6 +241,8 @@ class Durable:
             else:
                 self._preloading = loading
                 self._start(loading)
+        if self._preloading is None:
+            self._is_preloaded.set()
 
     def _preload_of(self, opening: Opening) -> Loading | Literal["nothing", "no room"]:
         """Get slots for the next records of an opening that is not in the pool."""
@@ -297,6 +306,7 @@ class Durable:
         if loading is self._preloading:
             self._preloading = None
             self._chains.clear()
+            self._is_preloaded.set()
         for sequence in self._loads.pop(loading):
             sequence.is_loading = False
         self._release(loading.lease)
