@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from anaphora.api.recorded import Recorded
 from anaphora.cli import main as cli
 from anaphora.cli.explanations import min_tokens_of
-from anaphora.cli.request_files import Reader, UnreadableRequests
+from anaphora.cli.request_files import RequestFiles, UnreadableRequests
 from anaphora.errors import SettingsError
 from anaphora.explain.reasons import explain
 
@@ -41,6 +42,10 @@ def chat_body(system: str = "Be kind.", question: str = "How deep is it?") -> di
 def write(path: Path, *bodies: object) -> Path:
     path.write_text("\n".join(json.dumps(body) for body in bodies), encoding="utf-8")
     return path
+
+
+def read(path: Path) -> list[Recorded]:
+    return [recorded for _, recorded in RequestFiles().read(path)]
 
 
 def run(*arguments: object) -> Result:
@@ -84,20 +89,19 @@ def test_indented_body_a_list_and_lines_read_alike(tmp_path: Path) -> None:
     indented.write_text(json.dumps(bodies[0], indent=2), encoding="utf-8")
     listed.write_text(json.dumps(bodies), encoding="utf-8")
     lines = write(tmp_path / "lines.jsonl", *bodies)
-    reader = Reader()
-    texts = [[one.rendered.text for one in reader.read(path).sides] for path in (listed, lines)]
+    texts = [[one.side.rendered.text for one in read(path)] for path in (listed, lines)]
     assert texts[0] == texts[1]
     assert len(texts[0]) == 2
-    assert len(reader.read(indented).sides) == 1
+    assert len(read(indented)) == 1
 
 
 def test_bodies_of_the_responses_api_are_read(tmp_path: Path) -> None:
     log = write(
         tmp_path / "log.jsonl", *({"model": "m", "instructions": "Be kind.", "input": one} for one in ("a", "b"))
     )
-    first, second = Reader().read(log).sides
-    assert explain(first, second).where == "input.content"
-    assert "Be kind." in first.rendered.text
+    first, second = read(log)
+    assert explain(first.side, second.side).where == "input.content"
+    assert "Be kind." in first.side.rendered.text
 
 
 def test_model_and_tenant_keep_caches_apart(tmp_path: Path) -> None:
@@ -138,10 +142,10 @@ def test_profile_says_which_prefix_is_too_short(tmp_path: Path) -> None:
 def test_lines_that_are_no_requests_are_told_and_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", chat_body(), {"time": 1}, [1], {"messages": [{"role": "cook"}]}, chat_body())
     path.write_text(path.read_text(encoding="utf-8") + "\n{broken", encoding="utf-8")
-    found = Reader().read(path)
-    assert len(found.sides) == 2
-    assert [one.split(":")[0] for one in found.problems] == [f"log.jsonl, line {line}" for line in (2, 3, 4, 6)]
-    assert "messages[0].role" in found.problems[2]
+    files = RequestFiles()
+    assert len(list(files.read(path))) == 2
+    assert [one.split(":")[0] for one in files.problems] == [f"log.jsonl, line {line}" for line in (2, 3, 4, 6)]
+    assert "messages[0].role" in files.problems[2]
     assert run("explain", path).output.startswith("4 requests were left out.\n")
 
 
@@ -150,12 +154,12 @@ def test_file_without_requests_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UnreadableRequests, match="has no request in it"):
-        Reader().read(path)
+        read(path)
 
 
 def test_file_that_is_missing_or_alone_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRequests, match="can't be read"):
-        Reader().read(tmp_path / "none.json")
+        read(tmp_path / "none.json")
     done = run("explain", write(tmp_path / "a.json", chat_body()))
     assert isinstance(done.exception, UnreadableRequests)
     assert "Name a second file" in str(done.exception)

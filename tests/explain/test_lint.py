@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prompts import prompt_of, side, tool
 
 from anaphora.core.index import common_length
-from anaphora.explain.lint import closest, lint_log, lint_prompt
+from anaphora.explain.lint import Sent, lint_log, lint_prompt
 from anaphora.explain.reasons import Side
 from anaphora.prompt.canonical import CacheMark, Message, Prompt, Text
 
@@ -113,10 +113,9 @@ def test_log_finds_equal_prompts_in_different_scopes() -> None:
 def test_of_equally_close_requests_the_same_scope_wins() -> None:
     asked = side(prompt_of("Hi"), tenant="a")
     other = replace(asked, scope={"tenant": "b"})
-    found = closest([asked, other], asked)
-    assert found is not None
-    assert found.reason == "none"
-    assert closest([], asked) is None
+    report = lint_log([asked, other, asked])
+    assert report.num_reused == len(asked.rendered.tokens)
+    assert report.num_lost == len(asked.rendered.tokens), "the second alone goes to another cache"
 
 
 def test_window_bounds_how_far_back_is_looked() -> None:
@@ -132,3 +131,50 @@ def test_reused_and_lost_never_exceed_what_was_sent(log: list[list[str]]) -> Non
     assert 0 <= report.num_reused + report.num_lost <= report.num_tokens
     assert report.num_requests == len(log)
     assert sum(one.num_tokens for one in report.findings if one.rule == "miss") == report.num_lost
+
+
+def marked(question: str, ttl: str | None = None) -> Side:
+    return side(prompt_of(question, system=LONG, mark=CacheMark(ttl)))
+
+
+def test_achieved_reuse_stands_beside_what_can_be() -> None:
+    asked = side(prompt_of("Hi", system=LONG))
+    report = lint_log([Sent(asked, num_read=0), Sent(asked, num_read=50), Sent(asked)])
+    assert (report.num_read, report.num_tokens_told) == (50, 2 * len(asked.rendered.tokens))
+    assert lint_log([asked]).num_read is None
+
+
+def test_nothing_marked_where_marks_are_needed() -> None:
+    log = [Sent(side(prompt_of(question, system=LONG)), needs_marks=True) for question in ("a", "b")]
+    (found,) = lint_log(log, min_tokens=100).findings
+    assert (found.rule, found.path) == ("unmarked", "messages[0].content")
+    assert found.num_tokens > len(LONG)
+    assert lint_log(log).findings == (), "without a host's rules nothing has to be marked"
+    assert (
+        lint_log([Sent(marked("a"), needs_marks=True), Sent(marked("b"), needs_marks=True)], min_tokens=9).findings
+        == ()
+    )
+
+
+@pytest.mark.parametrize(("ttl", "gap_s", "is_late"), [(None, 299, False), (None, 301, True), ("1h", 301, False)])
+def test_coming_too_late_for_what_was_marked(ttl: str | None, gap_s: float, is_late: bool) -> None:
+    report = lint_log([Sent(marked("a", ttl), at_s=0.0), Sent(marked("a", ttl), at_s=gap_s)])
+    assert [one.rule for one in report.findings] == (["idle"] if is_late else [])
+
+
+def test_sending_many_before_the_first_begins_to_answer() -> None:
+    asked = side(prompt_of("Hi", system=LONG))
+    report = lint_log([Sent(asked, at_s=0.0, began_s=2.0), Sent(asked, at_s=1.0, began_s=2.0), Sent(asked, at_s=3.0)])
+    (found,) = report.findings
+    assert (found.rule, found.num_requests, found.num_tokens) == ("fan-out", 1, len(asked.rendered.tokens))
+    assert report.advice == ("Warm the prefix with one request before sending many.",)
+
+
+def test_ordering_is_suggested_where_it_pays() -> None:
+    assert lint_log([timed(1, "a"), timed(2, "a")]).advice == (
+        "Put what changes behind what stays: move what differs in system to the end.",
+    )
+    tools = (tool("look", 0), tool("find", 1)), (tool("find", 0), tool("look", 1))
+    assert lint_log([side(prompt_of("Hi", tools=one)) for one in tools]).advice == (
+        "Write tools and JSON in one fixed order.",
+    )

@@ -1,29 +1,14 @@
-"""Read requests from files: bodies of the OpenAI or Anthropic API, one in a file or one on each line.
-
-A line is a body, or an object with the body as `body` or `request`. Prompts are rendered without a model: the plain
-rendering, a token is a word or a sign. Places and reasons are a model's own; numbers of tokens are near them.
-"""
+"""Read recorded requests from files: one JSON value, a list, or a value on each line, however long the file is."""
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from anaphora.api.anthropic import read_count
-from anaphora.api.openai import read_chat
-from anaphora.api.responses import read_input_tokens
+from anaphora.api.recorded import Recorded, RecordedReader
 from anaphora.errors import AnaphoraError, RequestError
-from anaphora.explain.reasons import Side
-from anaphora.prompt.canonical import Prompt
-from anaphora.prompt.render import Encoded, Renderer
 from anaphora.prompt.strict_json import values_in
-
-_WORDS = re.compile(r" ?\w+|\s+|[^\w\s]")
-_ANTHROPIC_ONLY = re.compile(r'"(cache_control|input_schema|tool_use|tool_result|anthropic_version)"')
 
 
 class UnreadableRequests(AnaphoraError):
@@ -31,63 +16,68 @@ class UnreadableRequests(AnaphoraError):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFile:
-    """The requests of one file in order, and a sentence for each that was left out."""
+class Place:
+    """Where a request stands."""
 
-    sides: tuple[Side, ...]
-    problems: tuple[str, ...]
+    path: Path
+    where: str  # "line 3", "entry 2"
+
+    @property
+    def line(self) -> int:
+        """The line that it begins on, as far as that is known."""
+        return int(self.where.split()[1]) if self.where.startswith("line") else 1
 
 
-class Reader:
-    """Reads files. Prompts read by one reader can be compared: the same word is the same token."""
+class RequestFiles:
+    """Files read as one log, a request at a time. `problems` has a sentence for each that was left out."""
 
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._renderer = Renderer(None, self._encode)
+    def __init__(self, reader: RecordedReader | None = None) -> None:
+        self._reader = reader or RecordedReader()
+        self.problems: list[str] = []
 
-    def read(self, path: Path) -> RequestFile:
-        """The requests of a file.
+    def read(self, path: Path) -> Iterator[tuple[Place, Recorded]]:
+        """The requests of a file, in order.
 
-        Raises: UnreadableRequests where there are none. Cost: the whole file, rendered, in memory.
+        Raises: UnreadableRequests where there are none. Cost: a line at a time in memory, where each line is a value.
         """
-        sides: list[Side] = []
-        problems: list[str] = []
+        num_found, first_problem = 0, ""
         try:
-            text = path.read_text(encoding="utf-8")
+            for where, value in _values(path):
+                try:
+                    for recorded in self._reader.read(value):
+                        num_found += 1
+                        yield Place(path, where), recorded
+                except RequestError as error:
+                    field = f"{error.field}: " if error.field and not str(error).startswith(error.field) else ""
+                    self.problems.append(f"{path.name}, {where}: {field}{error}")
+                    first_problem = first_problem or self.problems[-1]
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableRequests(f"{path} can't be read: {error}.") from None
-        for where, value in values_in(text):
-            try:
-                sides.append(self._side(value))
-            except RequestError as error:
-                field = f"{error.field}: " if error.field else ""
-                problems.append(f"{path.name}, {where}: {field}{error}")
-        if not sides:
-            raise UnreadableRequests(f"{path} has no request in it. {problems[0] if problems else 'It is empty.'}")
-        return RequestFile(tuple(sides), tuple(problems))
-
-    def _side(self, value: Any) -> Side:
-        if not isinstance(value, dict):
-            raise RequestError("this is no JSON object.")
-        inner = value.get("body", value.get("request"))
-        body = inner if isinstance(inner, dict) else value
-        prompt = _prompt({"model": "", **body})
-        scope = {name: str(one[name]) for one, name in ((body, "model"), (value, "tenant")) if one.get(name)}
-        return Side(prompt, self._renderer.render(prompt), scope)
-
-    def _encode(self, text: str, *, opens_text: bool) -> Encoded:
-        matches = list(_WORDS.finditer(text))
-        tokens = [self._ids.setdefault(match[0], len(self._ids)) for match in matches]
-        offsets = np.array([match.span() for match in matches], dtype=np.int64).reshape(-1, 2)
-        return Encoded(np.array(tokens, dtype=np.int32), offsets)
+        if not num_found:
+            raise UnreadableRequests(f"{path} has no request in it. {first_problem or 'It is empty.'}")
 
 
-def _prompt(body: Mapping[str, Any]) -> Prompt:
-    """The prompt of a body, by the API whose body it is."""
-    if "input" in body:
-        return read_input_tokens(dict(body))[1]
-    if "messages" not in body:
-        raise RequestError("a body without messages or input.")
-    if body.get("system") is not None or _ANTHROPIC_ONLY.search(json.dumps(body)):
-        return read_count(dict(body)).prompt
-    return read_chat(dict(body)).prompt
+def _values(path: Path) -> Iterator[tuple[str, Any]]:
+    """The values of a file. Where the first line is a value and not all there is, each line is one."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        first = file.readline()
+        second = file.readline()
+        if second.strip() and _is_value(first):
+            yield "line 1", json.loads(first)
+            yield "line 2", _value_of(second)
+            for number, line in enumerate(file, start=3):
+                if line.strip():
+                    yield f"line {number}", _value_of(line)
+            return
+        yield from values_in(first + second + file.read())
+
+
+def _is_value(line: str) -> bool:
+    return _value_of(line) is not None
+
+
+def _value_of(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
