@@ -52,7 +52,7 @@ class RefusingFiles(RecordFiles):
         super().make_whole(part, key)
         self._maybe("fsync")
 
-    def read(self, key: RecordKey, *, max_bytes: int) -> bytearray:
+    def read(self, key: RecordKey, *, max_bytes: int) -> memoryview:
         self._maybe("read")
         return super().read(key, max_bytes=max_bytes)
 

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from anaphora.tiers.keys import KEY_BYTES, RecordKey
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -47,7 +49,7 @@ class RecordFiles:
         finally:
             os.close(descriptor)
 
-    def read(self, key: RecordKey, *, max_bytes: int) -> bytearray:
+    def read(self, key: RecordKey, *, max_bytes: int) -> memoryview:
         """Read a whole file into memory of its own; no more than `max_bytes`.
 
         Not memory-mapped: bytes that were verified have to be the bytes that are used, and a mapped file that
@@ -58,11 +60,11 @@ class RecordFiles:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{self._path(key)} is not a file")
-            data = bytearray(min(status.st_size, max_bytes))
-            view, at = memoryview(data), 0
-            while at < len(data) and (num_read := file.readinto(view[at:])):
+            data = np.empty(min(status.st_size, max_bytes), dtype=np.uint8).data  # NumPy asks for large pages
+            at = 0
+            while at < len(data) and (num_read := file.readinto(data[at:])):
                 at += num_read
-        return data
+        return data[:at]
 
     def remove(self, key: RecordKey) -> None:
         """Remove a record's file; nothing happens if there is none."""
