@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import anaphora
-from anaphora.cli import bench, chat, cost, demo, explain, models, serve, simulate
+from anaphora.cli import bench, cache, chat, cost, demo, explain, models, serve, simulate
 from anaphora.errors import AnaphoraError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ app.command()(simulate.simulate)
 app.command()(cost.cost)
 app.command()(explain.explain)
 app.command()(explain.lint)
+app.add_typer(cache.app, name="cache")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
 

@@ -169,7 +169,7 @@ class DiskTier:
     def delete(self, key: RecordKey) -> bool:
         try:
             with self._guard, self._index.changing():
-                if self._index.size_of(key) is None:
+                if self._index.size_of(key) is None or self._index.is_pinned(key):
                     return False
                 self._drop(key)
         except _REFUSED as error:

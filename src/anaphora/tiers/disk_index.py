@@ -148,6 +148,9 @@ class DiskIndex:
     def unpin(self, key: RecordKey) -> None:
         self._database.execute("UPDATE record SET is_pinned = 0 WHERE key = ?", (key,))
 
+    def is_pinned(self, key: RecordKey) -> bool:
+        return bool(self._one("SELECT is_pinned FROM record WHERE key = ?", key))
+
     def introduce(self, namespace: Namespace, origin: Origin) -> None:
         self._database.execute(
             "INSERT OR REPLACE INTO space VALUES (?, ?, ?, ?)",

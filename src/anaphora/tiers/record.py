@@ -140,6 +140,11 @@ class Head:
     num_bytes: int  # of the head itself
 
     @property
+    def key(self) -> RecordKey:
+        """The name that follows from what it says. Cost: O(tokens)."""
+        return record_key(self.namespace, self.parent, self.tokens)
+
+    @property
     def record_bytes(self) -> int:
         """Bytes of the whole record."""
         return self.num_bytes + self.layout.kv_bytes(len(self.tokens)) + CHECKSUM_BYTES

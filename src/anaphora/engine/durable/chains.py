@@ -8,6 +8,7 @@ import numpy as np
 from anaphora.core.namespace import Namespace, namespace_of
 from anaphora.engine.durable.pieces import Opening
 from anaphora.tiers.base import Known
+from anaphora.tiers.survey import Survey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,22 +25,15 @@ def chains_of(known: Sequence[Known], *, model_digest: bytes, shared: Namespace)
     What the index says of a tenant is checked against the namespace. A region of which no tenant's record follows is
     left out: it is loaded when the first one asks. Cost: O(records + tokens of the openings).
     """
-    by_key = {one.key: one for one in known}
-    followed = {one.parent for one in known}
     chains = []
-    for last in known:
-        tenant = None if last.origin is None else last.origin.tenant
-        if last.key in followed or tenant is None:
+    for prefix in Survey(known).prefixes():
+        tenant = None if prefix.origin is None else prefix.origin.tenant
+        namespace = prefix.records[-1].namespace
+        if tenant is None or namespace != namespace_of(model_digest=model_digest, tenant=tenant):
             continue
-        if last.namespace != namespace_of(model_digest=model_digest, tenant=tenant):
+        if not prefix.is_whole() or any(one.namespace not in (namespace, shared) for one in prefix.records):
             continue
-        records = [last]
-        while (before := by_key.get(records[-1].parent)) is not None:
-            records.append(before)
-        records.reverse()
-        if any(records[0].parent) or any(one.namespace not in (last.namespace, shared) for one in records):
-            continue
-        num_shared = sum(len(one.tokens) for one in records if one.namespace == shared)
-        tokens = np.concatenate([one.tokens for one in records])
-        chains.append(Chain(Opening(tokens, last.namespace, shared, num_shared), tenant))
+        num_shared = sum(len(one.tokens) for one in prefix.records if one.namespace == shared)
+        tokens = np.concatenate([one.tokens for one in prefix.records])
+        chains.append(Chain(Opening(tokens, namespace, shared, num_shared), tenant))
     return chains

@@ -101,7 +101,8 @@ class Writer:
         self._thread.join()
 
     def _main(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread_id = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread_id, min(19, os.getpriority(os.PRIO_PROCESS, thread_id) + NICENESS))
         while (writing := self._next()) is not None:
             self._write(writing)
             self._done(writing)
