@@ -5,6 +5,7 @@
     │   ├── PromptTooLong       more tokens than the model's context or the pool hold  (HTTP 400)
     │   ├── UnknownModel        no such model here                                     (HTTP 404)
     │   ├── UnknownResponse     no such response kept here                             (HTTP 404)
+    │   ├── UnknownObject       no such batch or file kept here                        (HTTP 404)
     │   ├── NotAuthenticated    missing or wrong API key                               (HTTP 401)
     │   └── BodyTooLarge        more bytes than the server accepts                     (HTTP 413)
     ├── Overloaded              the queue is full; try again after retry_after_s       (HTTP 429 / 529)
@@ -41,6 +42,10 @@ class UnknownModel(RequestError):
 
 class UnknownResponse(RequestError):
     """The request names an earlier response that is not kept here (any more)."""
+
+
+class UnknownObject(RequestError):
+    """The request names a batch or a file that is not kept here (any more)."""
 
 
 class NotAuthenticated(RequestError):

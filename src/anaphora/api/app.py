@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from anaphora.api.anthropic_diagnostics import diagnosis, message_settings, read
 from anaphora.api.anthropic_marks import MarkedPrompt, marked_prompt
 from anaphora.api.anthropic_reply import MessageReply
 from anaphora.api.auth import Keys, digest_of, key_of
+from anaphora.api.batch_routes import Answering, BatchRoutes
 from anaphora.api.contracts import Contracts
 from anaphora.api.errors import Protocol, route_error_reply
 from anaphora.api.explaining import Explaining, Inquiry, Question, text_rendering
@@ -41,6 +42,7 @@ from anaphora.api.http import (
     read_body,
     until_disconnect,
 )
+from anaphora.api.incoming import Handler, Incoming
 from anaphora.api.metrics import Metrics
 from anaphora.api.models import ServedModels
 from anaphora.api.openai import ChatCall, read_chat
@@ -89,21 +91,6 @@ class ApiSettings:
     seen_path: Path | None = None  # file that tells after a restart what was seen before
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """One authenticated HTTP request."""
-
-    request: Request
-    endpoint: str
-    protocol: Protocol
-    request_id: str
-    tenant: Tenant
-    started_s: float
-
-
-Handler = Callable[[Incoming], Awaitable[Response]]
-
-
 class Api:
     """The handlers, around one engine."""
 
@@ -118,6 +105,27 @@ class Api:
         self.metrics = Metrics(self._serving)
         names = settings.served_names or (engine.spec.name,)
         self._models = ServedModels(names, created=int(time.time()), max_context=self._serving.max_tokens)
+
+    def answering(self, engine: Engine) -> Answering:
+        """Who answers the lines of batches."""
+
+        def num_others(num_lines: int) -> int:
+            stats = engine.stats()
+            return stats.num_running + stats.num_waiting - num_lines
+
+        return Answering(
+            handlers={
+                "/v1/messages": (self.messages, Protocol.ANTHROPIC),
+                "/v1/chat/completions": (self.chat_completions, Protocol.OPENAI),
+                "/v1/responses": (self.responses, Protocol.OPENAI),
+                "/v1/completions": (self.completions, Protocol.OPENAI),
+            },
+            num_others=num_others,
+            max_sequences=engine.settings.max_sequences,
+            max_body_bytes=self._settings.max_body_bytes,
+            clock=self._contracts.clock,
+            count=self.metrics.count_request,
+        )
 
     def close(self) -> None:
         """Close what was opened."""
@@ -143,7 +151,7 @@ class Api:
             return call, rendered, keyed_prompt(chat_words(body, rules), call.prompt, rendered, rules)
 
         call, rendered, keyed = await self._prepared(incoming, prepare)
-        asker = Asker(incoming.tenant, new_id("chatcmpl-"))
+        asker = Asker(incoming.tenant, new_id("chatcmpl-"), incoming.is_batched)
         source, _ = self._ask(incoming, call, (rendered, keyed), asker)
         reply = ChatReply(response_id=asker.response_id, created=int(time.time()), call=call)
         return await self._respond(incoming, source, chat_writer(reply, call.model), is_streamed=call.is_streamed)
@@ -158,7 +166,7 @@ class Api:
             return call, rendered, keyed, (read_comparison(body), response_settings(body))
 
         call, rendered, keyed, (compared_id, compared_settings) = await self._prepared(incoming, prepare)
-        asker = Asker(incoming.tenant, new_id("resp_"))
+        asker = Asker(incoming.tenant, new_id("resp_"), incoming.is_batched)
         source, inquiry = self._ask(incoming, call, (rendered, keyed), asker, compared_settings)
 
         def diagnose(account: Account) -> dict[str, Any]:
@@ -196,6 +204,8 @@ class Api:
         tab = self._contracts.open_chat(
             keyed, rendered.tokens, incoming.tenant, call.model, started_s=incoming.started_s
         )
+        if incoming.is_batched:
+            tab = self._contracts.at_batch_price(tab, call.model)
         source = self._serving.submit_prompt(
             rendered, call.prompt, call.sampling, asker=asker, call_prefix="call_", tab=tab
         )
@@ -267,10 +277,12 @@ class Api:
             return call, encoded, texts
 
         call, encoded, texts = await self._prepared(incoming, prepare)
-        asker = Asker(incoming.tenant, new_id("cmpl-"))
+        asker = Asker(incoming.tenant, new_id("cmpl-"), incoming.is_batched)
         tab = self._contracts.open_texts(
             [one.tokens for one in encoded], incoming.tenant, call.model, started_s=incoming.started_s
         )
+        if incoming.is_batched:
+            tab = self._contracts.at_batch_price(tab, call.model)
         source = self._serving.submit_texts(encoded, call.sampling, asker=asker, tab=tab)
         renderings = [
             text_rendering(one, prompt if isinstance(prompt, str) else None, "prompt")
@@ -294,9 +306,11 @@ class Api:
             return call, *self._marked(body, call.prompt, incoming.tenant), (asked, message_settings(body, betas))
 
         call, rendered, marked, (asked, settings) = await self._prepared(incoming, prepare)
-        asker = Asker(incoming.tenant, new_id("msg_"))
+        asker = Asker(incoming.tenant, new_id("msg_"), incoming.is_batched)
         sampling, fills_context = call.sampling_within(limit - len(rendered.tokens))
         tab = self._contracts.open_message(marked, incoming.tenant, call.model, started_s=incoming.started_s)
+        if incoming.is_batched:
+            tab = self._contracts.at_batch_price(tab, call.model)
         source = self._serving.submit_prompt(
             rendered, call.prompt, sampling, asker=asker, call_prefix="toolu_", tab=tab
         )
@@ -479,6 +493,7 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
     """The ASGI application around an engine. `on_shutdown` runs when the server stops."""
     api = Api(engine, settings)
     openai, anthropic = Protocol.OPENAI, Protocol.ANTHROPIC
+    batches = BatchRoutes(api.answering(engine))
 
     def post(path: str, handler: Handler, protocol: Protocol) -> Route:
         return Route(path, api.endpoint(path, handler, protocol=protocol), methods=["POST"])
@@ -502,6 +517,7 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
         ),
         get("/v1/models", api.list_models),
         get("/v1/models/{model_id:path}", api.show_model),
+        *batches.routes(api.endpoint),
         Route("/health", api.health, methods=["GET"]),
         Route("/metrics", api.scrape, methods=["GET"]),
         Route("/", api.root, methods=["GET"]),
@@ -510,6 +526,7 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
+        await batches.queue.close()
         if on_shutdown is not None:
             await asyncio.to_thread(on_shutdown)
         api.close()

@@ -175,6 +175,15 @@ class Contracts:
         counted = [ledger.reckon(tokens, options, scope=scope, now_s=started_s) for tokens in prompts]
         return self._tab(model, counted, lambda number: ledger.publish(counted[number]), keep)
 
+    def at_batch_price(self, tab: Tab, model: str) -> Tab:
+        """The tab of a request that waited in a batch."""
+        return tab if tab.price is None else replace(tab, price=self._price(model, is_batch=True))
+
+    def _price(self, model: str, *, is_batch: bool = False) -> Price | None:
+        if self._prices is None:
+            return None
+        return self._prices.price(self.profile.priced_as or model, datetime.now(UTC), is_batch=is_batch)
+
     def _tab(
         self,
         model: str,
@@ -182,10 +191,8 @@ class Contracts:
         publish: Callable[[int], None],
         keep: Sequence[Keep] = (),
     ) -> Tab:
-        price = None
-        if self._prices is not None:
-            price = self._prices.price(self.profile.priced_as or model, datetime.now(UTC))
-        return Tab(self.profile.name, tuple(reckonings), publish, price, tuple(one for one in keep if one.num_tokens))
+        wishes = tuple(one for one in keep if one.num_tokens)
+        return Tab(self.profile.name, tuple(reckonings), publish, self._price(model), wishes)
 
 
 def tokens_of(bill: Bill) -> Tokens:

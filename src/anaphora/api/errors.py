@@ -6,6 +6,7 @@ RequestError        400 invalid_request_error                               400 
 PromptTooLong       400 invalid_request_error, context_length_exceeded      400 invalid_request_error
 UnknownModel        404 invalid_request_error, model_not_found              404 not_found_error
 UnknownResponse     404 invalid_request_error                               404 not_found_error
+UnknownObject       404 invalid_request_error                               404 not_found_error
 NotAuthenticated    401 invalid_request_error, invalid_api_key              401 authentication_error
 BodyTooLarge        413 invalid_request_error, request_too_large            413 request_too_large
 Overloaded          429 rate_limit_error, rate_limit_exceeded, retry-after  529 overloaded_error, retry-after
@@ -31,6 +32,7 @@ from anaphora.errors import (
     RequestError,
     RequestTimeout,
     UnknownModel,
+    UnknownObject,
     UnknownResponse,
 )
 
@@ -67,6 +69,7 @@ class _Kind:
 _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (PromptTooLong, _Kind((400, "invalid_request_error", "context_length_exceeded"), (400, "invalid_request_error"))),
     (UnknownModel, _Kind((404, "invalid_request_error", "model_not_found"), (404, "not_found_error"))),
+    (UnknownObject, _Kind((404, "invalid_request_error", None), (404, "not_found_error"))),
     (UnknownResponse, _Kind((404, "invalid_request_error", None), (404, "not_found_error"))),
     (NotAuthenticated, _Kind((401, "invalid_request_error", "invalid_api_key"), (401, "authentication_error"))),
     (BodyTooLarge, _Kind((413, "invalid_request_error", "request_too_large"), (413, "request_too_large"))),

@@ -5,11 +5,15 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from anaphora.api.errors import ErrorReply, Protocol, error_reply
 from anaphora.errors import AnaphoraError, BodyTooLarge, RequestError
@@ -51,6 +55,46 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise BodyTooLarge(f"The body has more than {max_bytes} bytes, the most this server takes.")
     return b"".join(chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file sent as a form, with the form's other fields."""
+
+    name: str
+    content: bytes
+    fields: Mapping[str, str]
+
+
+async def read_upload(request: Request, *, max_bytes: int) -> Upload:
+    """The form's field `file`, whole, and what else it says.
+
+    Raises: RequestError for another kind of body, BodyTooLarge, ClientGone.
+    """
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise RequestError("content-type: must be multipart/form-data.", field="content-type")
+    size = 0
+
+    async def receive() -> Message:
+        nonlocal size
+        message = await request.receive()
+        size += len(message.get("body", b""))
+        if size > max_bytes:
+            raise BodyTooLarge(f"The body has more than {max_bytes} bytes, the most this server takes.")
+        return message
+
+    try:
+        async with Request(request.scope, receive).form(max_files=1, max_fields=20) as form:
+            sent = form.get("file")
+            if not isinstance(sent, UploadFile):
+                raise RequestError("file: must be sent.", field="file")
+            fields = {name: value for name, value in form.items() if isinstance(value, str)}
+            return Upload(sent.filename or "file", await sent.read(), fields)
+    except ClientDisconnect:
+        raise ClientGone from None
+    except (HTTPException, MultiPartException) as error:
+        problem = getattr(error, "detail", None) or getattr(error, "message", "it is no form")
+        raise RequestError(f"The body is not a form that can be read: {problem}") from None
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Asker:
 
     tenant: Tenant
     response_id: str
+    is_batched: bool = False  # what is left in the cache goes before what others left
 
 
 class Serving:
@@ -164,7 +166,8 @@ class Serving:
     ) -> Stream:
         assert isinstance(tokens, np.ndarray)
         request_id = RequestId(f"{asker.response_id}-{index}" if index else asker.response_id)
-        request = GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s, keep)
+        priority: Literal["low", "normal"] = "low" if asker.is_batched else "normal"
+        request = GenerationRequest(request_id, tokens, sampling, asker.tenant, self._timeout_s, keep, priority)
         return self._engine.submit(request)
 
 
