@@ -111,7 +111,7 @@ def test_quick_benchmark_writes_its_files_and_its_exit_status_is_its_verdict(
     done = CliRunner().invoke(app, command)
     data = json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
     verdicts = [line["verdict"] for line in data["lines"]]
-    assert len(verdicts) == 9
+    assert len(verdicts) == 12
     assert done.exit_code == int("FAIL" in verdicts), done.output
     assert (tmp_path / "quick.png").is_file()
 

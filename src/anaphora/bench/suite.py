@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anaphora.bench.decode import decode_line
+from anaphora.bench.explaining import explaining_line, lint_line
 from anaphora.bench.first_token import Case, lines_of, measure
 from anaphora.bench.floor import floor_line, measure_hardware, weights_of, work_of
 from anaphora.bench.lines import Line
@@ -60,6 +61,8 @@ def run_suite(model: str, plan: Plan, *, cache_dir: Path | None, progress: Progr
     progress(f"memory over {plan.num_requests:,} requests")
     with pair_of(model, cache_dir=cache_dir, num_slots=plan.memory_slots) as pair:
         yield from memory_lines(pair, num_requests=plan.num_requests, num_warm_up=_NUM_WARM_UP_REQUESTS)
+    progress("lint of a long log")
+    yield lint_line()
 
 
 def time_lines(pair: Pair, plan: Plan, progress: Progress) -> Iterator[Line]:
@@ -76,6 +79,7 @@ def time_lines(pair: Pair, plan: Plan, progress: Progress) -> Iterator[Line]:
         progress(f"{case.name} tokens, cold and hit")
         found = measure(pair, case)
         yield from lines_of(found, num_for_ratio=plan.ratio_at)
+        yield explaining_line(case.name, found.hit_s, num_cached=case.num_cached, num_new=case.num_new)
         if plan.with_floor:
             work = work_of(pair.engine.spec, weights, num_cached=case.num_cached, num_new=case.num_new)
             yield floor_line(case.name, found.hit_s, work, hardware)

@@ -222,9 +222,10 @@ def text_reason(old: str, new: str) -> Reason:
         return "document_changed" if kinds[-1] == "document" else "image_changed"
     at = num_common(old, new)
     one, other = _middles(old, new, at)
-    if "".join(one.split()) == "".join(other.split()):
+    if _may_be_space(old, new, at) and "".join(one.split()) == "".join(other.split()):
         return "whitespace"
-    if unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
+    is_ascii = one.isascii() and other.isascii()
+    if not is_ascii and unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
         return "unicode_form"
     if (same := _json_reason(old, new)) is not None:
         return same
@@ -234,6 +235,12 @@ def text_reason(old: str, new: str) -> Reason:
     if is_end:
         return "text_grew" if len(new) > len(old) else "text_cut"
     return "text_changed"
+
+
+def _may_be_space(old: str, new: str, at: int) -> bool:
+    """Whether two texts that part at a place could differ in white space alone: a look at the next signs."""
+    one, other = (text[at : at + 64].lstrip()[:1] for text in (old, new))
+    return one == other or not one or not other
 
 
 def _middles(old: str, new: str, at: int) -> tuple[str, str]:

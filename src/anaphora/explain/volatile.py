@@ -35,8 +35,11 @@ _BEGINS = rf"(?<!\w)(?=\w*\d|[A-Za-z]+-\w*\d|{_MONTH}\s)"
 _PATTERN = re.compile(
     f"{_BEGINS}(?:" + "|".join(f"(?P<{kind}{index}>{look})" for index, (kind, look) in enumerate(_LOOKS)) + ")"
 )
+_DIGITS = re.compile(r"\d+")
 _MAX_LENGTH = 128
-"""Characters in front of a place where a value that holds it may begin."""
+"""Characters in front of a place where a value that holds it may begin, and behind it where that may end."""
+_MAX_BEFORE = 40
+"""Letters that a value may have in front of its first digit."""
 
 _MIN_DIGITS = 3
 """A nonce of twelve letters has four digits or so; names such as `temperature2m` have one or two."""
@@ -51,12 +54,20 @@ class Volatile:
     stop: int
 
 
-def find_volatile(text: str, start: int = 0) -> Iterator[Volatile]:
-    """Everything in the text from `start` on with such a look, in order, without overlaps.
+def find_volatile(text: str, start: int = 0, stop: int | None = None) -> Iterator[Volatile]:
+    """Everything in `text[start:stop]` with such a look, in order, without overlaps.
 
-    Cost: one pass of a regular expression, as far as the caller asks.
+    Cost: one pass for digits, which every look has, and a regular expression near each; as far as the caller asks.
     """
-    for match in _PATTERN.finditer(text, start):
+    stop = len(text) if stop is None else min(stop, len(text))
+    place = start
+    while (digit := _DIGITS.search(text, place, stop)) is not None:
+        begin, end = max(place, digit.start() - _MAX_BEFORE), min(stop, digit.start() + _MAX_LENGTH)
+        match = _PATTERN.search(text, begin, end)
+        if match is None or match.end() <= digit.start():
+            place = digit.end()
+            continue
+        place = match.end()
         assert match.lastgroup is not None, "every alternative is named"
         kind = _LOOKS[int(match.lastgroup[-1])][0]
         if kind != "nonce" or sum(letter.isdigit() for letter in match[0]) >= _MIN_DIGITS:
@@ -65,7 +76,7 @@ def find_volatile(text: str, start: int = 0) -> Iterator[Volatile]:
 
 def volatile_at(text: str, place: int) -> Volatile | None:
     """The value that holds this place or ends there, or None."""
-    for found in find_volatile(text, max(place - _MAX_LENGTH, 0)):
+    for found in find_volatile(text, max(place - _MAX_LENGTH, 0), place + _MAX_LENGTH):
         if found.stop >= place:
             return found if found.start <= place else None
     return None
