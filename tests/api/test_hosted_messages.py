@@ -239,6 +239,7 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("thinking", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "system"),
     ("effort", {"output_config": {"effort": "low"}}, "system"),
     ("task budget", {"extra_body": {"output_config": {"task_budget": {"total": 9}}}}, "system"),
+    ("answer format", {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "tools"),
     ("default effort", {"output_config": {"effort": "high"}}, "messages"),
     ("default thinking", {"thinking": {"type": "disabled"}}, "messages"),
     ("default tool_choice", {"tool_choice": {"type": "auto"}}, "messages"),

@@ -11,6 +11,7 @@ import hmac
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -43,6 +44,7 @@ from anaphora.api.http import (
     until_disconnect,
 )
 from anaphora.api.incoming import Handler, Incoming
+from anaphora.api.limit_headers import host_headers, limit_headers
 from anaphora.api.metrics import Metrics
 from anaphora.api.models import ServedModels
 from anaphora.api.openai import ChatCall, read_chat
@@ -384,14 +386,18 @@ class Api:
             spoken = protocol or spoken_protocol(request)
             request_id = new_id("req_")
 
-            started_s = self._contracts.clock()
+            started_s, begun = self._contracts.clock(), time.perf_counter()
+            tenant: Tenant | None = None
 
             async def answer() -> Response:
+                nonlocal tenant
                 tenant = self._settings.keys.tenant_of(request.headers)
                 return await handler(Incoming(request, path, spoken, request_id, tenant, started_s))
 
             response = await guarded(answer(), protocol=spoken, request_id=request_id)
             response.headers["request-id"] = response.headers["x-request-id"] = request_id
+            response.headers.update(limit_headers(spoken, self._serving.room(), datetime.now(UTC)))
+            response.headers.update(host_headers(spoken, tenant, time.perf_counter() - begun))
             self.metrics.count_request(path, response.status_code)
             return response
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from anaphora.api.answers import AnswerEvent, AnswerReader, CallPiece, CallReading, Finish, TextPiece
 from anaphora.api.contracts import Tab
+from anaphora.api.limit_headers import Room
 from anaphora.api.model_text import TokenizerEncoder, renderer_of, writes_as_text
 from anaphora.api.openai_completions import PromptText, TextOrTokens
 from anaphora.api.replay import HandedOut, ReplayMemory
@@ -56,6 +57,17 @@ class Serving:
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
+
+    def room(self) -> Room:
+        """How much the engine takes at once, and how much of it is left now."""
+        stats, settings = self._engine.stats(), self._engine.settings
+        num_requests = settings.max_sequences + settings.queue_length
+        return Room(
+            num_requests=num_requests,
+            num_requests_left=num_requests - stats.num_running - stats.num_waiting,
+            num_tokens=stats.num_slots,
+            num_tokens_left=stats.num_free_slots + stats.num_evictable_slots,
+        )
 
     def render(self, prompt: Prompt, tenant: Tenant) -> Rendered:
         """The prompt as tokens.
