@@ -271,6 +271,5 @@ def _echoed(request: ResponsesRequest, body: Mapping[str, Any]) -> dict[str, Any
         "text": {"format": {"type": "text"}, **(request.text or {})},
         "top_logprobs": request.top_logprobs or 0,
         "truncation": body.get("truncation") or "disabled",
-        "store": request.store is not False,
         **{name: body[name] for name in names if body.get(name) is not None},
     }

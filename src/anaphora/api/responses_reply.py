@@ -148,7 +148,7 @@ class ResponseReply:
         return [
             self._event("response.output_item.added", output_index=index, item=begun),
             self._event("response.function_call_arguments.delta", **place, delta=piece.arguments),
-            self._event("response.function_call_arguments.done", **place, name=piece.name, arguments=piece.arguments),
+            self._event("response.function_call_arguments.done", **place, arguments=piece.arguments),
             self._event("response.output_item.done", output_index=index, item=item),
         ]
 
