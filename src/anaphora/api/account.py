@@ -49,7 +49,8 @@ class Account:
         missed = None if self.tab is None else self.tab.missed
         if miss is None or missed is None or miss.reason not in ("none", "first_seen") or self.tokens.read:
             return miss
-        return replace(miss, reason=missed.reason, level="contract", gone_ago_s=missed.ago_s)
+        told = Miss(missed.reason, miss.num_tokens, miss.num_reused, gone_ago_s=missed.ago_s, level="contract")
+        return replace(told, nearest_id=miss.nearest_id, nearest_ago_s=miss.nearest_ago_s, num_alike=miss.num_alike)
 
     def extension(self) -> dict[str, Any]:
         """The `anaphora` object of a response body. A batch lists its requests."""

@@ -80,6 +80,7 @@ class RecordedReader:
     def _recorded(self, body: dict[str, Any], record: Mapping[str, Any]) -> Recorded:
         prompt, api = prompt_of({"model": "", **body})
         names = {"model": body.get("model") or record.get("model"), "tenant": _tenant_of(record)}
+        names["adapter"] = body.get("adapter") or record.get("adapter")
         scope = {name: str(value) for name, value in names.items() if value}
         at_s, began_s = _times_of(record)
         return Recorded(

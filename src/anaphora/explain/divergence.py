@@ -25,6 +25,9 @@ EXCERPT_BEFORE, EXCERPT_AFTER = 24, 48
 """Characters of an excerpt: enough to know the place again, few enough for one line for each side."""
 
 
+ANSWER = "answer"
+"""The path of what the model wrote behind a prompt, where that is remembered. What comes back there is the part."""
+
 LONGEST_TOKEN = 64
 """Characters. Texts that are alike for longer than this behind a token that differs were cut differently."""
 
@@ -92,7 +95,7 @@ class Pair:
             text_index = start
         piece = self._culprit(text_index)
         near = piece or _next_piece(second, text_index) or _next_piece(first, text_index)
-        part_index = min(text_index, piece.stop) - piece.start if piece and piece.start <= text_index else None
+        part_index = self._within(piece, text_index)
         return Divergence(
             token_index=token_index,
             text_index=text_index,
@@ -145,7 +148,7 @@ class Pair:
         pieces = [piece for piece in (*self.second.pieces, *self.first.pieces) if piece.path]
         here = [piece for piece in pieces if piece.start <= text_index <= piece.stop and self._differs(piece)]
         if here:
-            return min(here, key=lambda piece: piece.start)
+            return min(here, key=lambda piece: (piece.path == ANSWER, piece.start))
         behind = (_next_piece(self.second, text_index), _next_piece(self.first, text_index))
         if (found := next((piece for piece in behind if piece is not None and self._differs(piece)), None)) is not None:
             return found
@@ -153,6 +156,14 @@ class Pair:
         before = [piece for piece in pieces if piece.stop < text_index and piece.path in self.old]
         before = [piece for piece in before if piece.path in self.new and self._differs(piece)]
         return min(before, key=lambda piece: piece.start, default=None)
+
+    def _within(self, piece: Piece | None, text_index: int) -> int | None:
+        """The character of a part that a place is at: where both sides have it, not behind what they share of it."""
+        if piece is None or piece.start > text_index:
+            return None
+        old, new = text_of(self.first, piece.path), text_of(self.second, piece.path)
+        index = min(text_index, piece.stop) - piece.start
+        return index if old is None or new is None else min(index, num_common(old, new))
 
     def _differs(self, piece: Piece) -> bool:
         """Whether the sides do not say the same in the part that a piece is from."""

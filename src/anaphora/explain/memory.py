@@ -18,8 +18,9 @@ import numpy as np
 
 from anaphora.core.index import NO_TOKENS, Tokens, common_length
 from anaphora.engine.request import Tenant
+from anaphora.explain.divergence import ANSWER
 from anaphora.explain.openings import Handle, Nearest, Openings
-from anaphora.explain.reasons import ANSWER, Side
+from anaphora.explain.reasons import Side
 from anaphora.prompt.canonical import Message, Part, Prompt, Text, Thinking, Tool, ToolResult, ToolUse
 from anaphora.prompt.locate import Piece
 from anaphora.prompt.render import Rendered

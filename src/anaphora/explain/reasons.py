@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anaphora.core.index import common_length
-from anaphora.explain.divergence import Divergence, Pair, num_common, text_of
+from anaphora.explain.divergence import ANSWER, Divergence, Pair, num_common, text_of
 from anaphora.explain.volatile import VolatileKind, volatile_at
 from anaphora.prompt.canonical import Message, Part, Prompt, Thinking, Tool, ToolResult, ToolUse
 from anaphora.prompt.render import Rendered
@@ -127,8 +127,8 @@ _WITHIN_A_PART: frozenset[Reason] = frozenset(
 PLAIN: frozenset[Reason] = frozenset({"text_changed", "text_grew", "text_cut", "part_added", "part_removed"})
 """Other words, as every new question has: a loss only where something behind them was sent before."""
 
-ANSWER = "answer"
-"""The path of what the model wrote behind a prompt, where that is remembered."""
+_LEAST_TAIL = 16
+"""Tokens at the end of a part that both sides have, where other words in front of them count as one change."""
 
 _MARGIN = 8
 """Characters kept on either side of a difference: more than any sign is made of."""
@@ -210,8 +210,10 @@ def explain_from(first: Side, second: Side, num_alike: int) -> Explanation:
     num_tail = 0
     if text_of(first.rendered, divergence.path) is None and text_of(first.rendered, ANSWER) is not None:
         num_tail = pair.rest_of_part(divergence)
-    elif reason in _WITHIN_A_PART:
+    else:
         num_tail = pair.tail_tokens(divergence)
+        if reason not in _WITHIN_A_PART and num_tail < _LEAST_TAIL:
+            num_tail = 0  # other words may end alike by chance
     return replace(found, reason=reason, num_lost=found.num_lost + num_tail)
 
 
@@ -220,6 +222,8 @@ def text_reason(old: str, new: str) -> Reason:
     kinds = [match[1] for text in (old, new) if (match := _STAND_IN.fullmatch(text)) is not None]
     if kinds:
         return "document_changed" if kinds[-1] == "document" else "image_changed"
+    if old.lstrip()[:1] in ("{", "[") and (same := _json_reason(old, new)) is not None:
+        return same
     at = num_common(old, new)
     one, other = _middles(old, new, at)
     if _may_be_space(old, new, at) and "".join(one.split()) == "".join(other.split()):
@@ -290,6 +294,7 @@ def _is_edited(old: Sequence[Message], new: Sequence[Message], path: str, texts:
 
 def _answer_reason(wrote: str, came_back: str) -> Reason:
     """How a message differs from what the model wrote in its place."""
+    wrote = wrote.lstrip() if came_back[:1].strip() else wrote  # a template may write the space in front
     if wrote == came_back:
         return "retokenised"
     if _THOUGHTS.sub("", wrote).strip() == came_back.strip() != wrote.strip():

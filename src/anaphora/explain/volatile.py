@@ -20,16 +20,22 @@ _DAY = (
     rf"|{_MONTH}\s\d{{1,2}}(?:st|nd|rd|th)?,?\s\d{{4}}|\d{{1,2}}(?:st|nd|rd|th)?\s{_MONTH},?\s\d{{4}}"
 )
 
+_ID_NAMES = r"(?i:cch|nonce|salt|(?:request|req|session|trace|run|call|turn)[_-]?id)"
+
 _LOOKS: tuple[tuple[VolatileKind, str], ...] = (
     ("uuid", r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),
     ("time", rf"(?<![\w.])(?:{_DAY})(?:T|,?\s(?:at\s)?){_CLOCK}"),
     ("date", rf"(?<![\w.])(?:{_DAY})(?!\w)"),
     ("time", r"(?<![\w.])1\d{9}(?:\d{3})?(?:\.\d+)?(?!\w)"),  # seconds or milliseconds since 1970
     ("time", r"(?<![\w.:])[0-2]?\d:[0-5]\d(?::[0-5]\d)?(?![\w:])"),
+    ("nonce", rf"(?<![\w-])(?:{_ID_NAMES})[\"']?\s?[=:]\s?[\"']?(?P<value>[\w-]{{4,}})"),
     ("nonce", r"(?<![\w-])[A-Za-z]{0,12}[_-]?(?=[A-Za-z0-9]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}(?!\w)"),
     ("number", r"(?<![\w.])\d+(?:\.\d+)?(?!\w)"),
 )
-_BEGINS = rf"(?<!\w)(?=\w*\d|[A-Za-z]+-\w*\d|{_MONTH}\s)"
+_BARE_NONCE = len(_LOOKS) - 2
+"""The look that is told from a name by its digits alone."""
+
+_BEGINS = rf"(?<!\w)(?=\w*\d|[A-Za-z]+-\w*\d|{_ID_NAMES}|{_MONTH}\s)"
 """Every look begins a word and has a digit near: most words of a text are passed over by this alone."""
 
 _PATTERN = re.compile(
@@ -69,9 +75,11 @@ def find_volatile(text: str, start: int = 0, stop: int | None = None) -> Iterato
             continue
         place = match.end()
         assert match.lastgroup is not None, "every alternative is named"
-        kind = _LOOKS[int(match.lastgroup[-1])][0]
-        if kind != "nonce" or sum(letter.isdigit() for letter in match[0]) >= _MIN_DIGITS:
-            yield Volatile(kind, match.start(), match.end())
+        look = int(match.lastgroup[-1])
+        kind = _LOOKS[look][0]
+        if look != _BARE_NONCE or sum(letter.isdigit() for letter in match[0]) >= _MIN_DIGITS:
+            first, last = match.span("value") if match["value"] is not None else match.span()
+            yield Volatile(kind, first, last)
 
 
 def volatile_at(text: str, place: int) -> Volatile | None:
