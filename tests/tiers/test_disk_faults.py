@@ -17,6 +17,7 @@ from anaphora.tiers.base import Outcome
 from anaphora.tiers.disk import DiskTier, open_disk_tier
 from anaphora.tiers.disk_index import DiskIndex
 from anaphora.tiers.keys import RecordKey
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, MissReason, Record
 from anaphora.tiers.record_files import RecordFiles
 
@@ -52,9 +53,9 @@ class RefusingFiles(RecordFiles):
         super().make_whole(part, key)
         self._maybe("fsync")
 
-    def read(self, key: RecordKey, *, max_bytes: int) -> memoryview:
+    def read(self, key: RecordKey, *, max_bytes: int, memory: Memory) -> memoryview:
         self._maybe("read")
-        return super().read(key, max_bytes=max_bytes)
+        return super().read(key, max_bytes=max_bytes, memory=memory)
 
     def remove(self, key: RecordKey) -> None:
         self._maybe("remove")

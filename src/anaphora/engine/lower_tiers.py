@@ -23,11 +23,14 @@ class LowerTiers(Protocol):
     def forget(self, sequence: Sequence) -> None:
         """Note that a sequence does not wait for a load any more."""
 
-    def drop_write(self) -> bool:
-        """Give up storing something, and free its slots. False: there is nothing to give up."""
+    def drop_background(self) -> bool:
+        """Give up something that no request waits for, and free its slots. False: there is nothing of the kind.
+
+        What is to be stored goes first, then what is loaded before anybody asks.
+        """
 
     def drop_load(self) -> bool:
-        """Give up loading something, and free its slots. False: nothing is being loaded."""
+        """Give up loading what a request waits for, and free its slots. False: nothing is being loaded."""
 
     def computed(self, num_rows: int, took_s: float) -> None:
         """Note how long a step took."""
@@ -45,7 +48,7 @@ class NoLowerTiers:
     def forget(self, sequence: Sequence) -> None:
         """It did not wait."""
 
-    def drop_write(self) -> bool:
+    def drop_background(self) -> bool:
         return False
 
     def drop_load(self) -> bool:

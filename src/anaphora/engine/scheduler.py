@@ -14,7 +14,8 @@ for what its own tenant has running. Where there is no room, nobody is passed by
 
 What a waiting sequence finds cached when it arrives is held for it, so that those in front of it don't evict it. Holds
 give way, last come first, before a running sequence is preempted, and where nothing runs that could end. What is held
-to be written to lower tiers gives way before anybody waits for room; what is being loaded, before anybody is preempted.
+to be written to lower tiers, or loaded before anybody asks, gives way before anybody waits for room; what a request
+waits for, before anybody is preempted.
 """
 
 from collections import deque
@@ -189,7 +190,7 @@ class Scheduler:
         lease = self._acquire(sequence, max_reuse, num_new + room)
         while isinstance(lease, Refusal):
             lease = self._acquire(sequence, max_reuse, least)
-            if isinstance(lease, Lease) or self.lower.drop_write():
+            if isinstance(lease, Lease) or self.lower.drop_background():
                 continue
             if self.running or not self._drop_last_hold():
                 break
@@ -230,7 +231,7 @@ class Scheduler:
                 if self._cache.grow(sequence.lease, num_slots) is None:
                     break
             else:
-                if not (self.lower.drop_write() or self.lower.drop_load() or self._drop_last_hold()):
+                if not (self.lower.drop_background() or self.lower.drop_load() or self._drop_last_hold()):
                     self._preempt(self.running[-1])
         return sequence.lease is not None
 

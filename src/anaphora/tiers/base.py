@@ -12,6 +12,7 @@ from typing import Protocol
 
 from anaphora.core.namespace import Namespace
 from anaphora.tiers.keys import RecordKey, Tokens
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, Record
 
 
@@ -103,11 +104,17 @@ class Tier(Protocol):
         ...
 
     def store(self, record: Record) -> Outcome:
-        """Keep a record. Evicts what was not used for longest, from the ends of chains, if it must."""
+        """Keep a record. Evicts what was not used for longest, from the ends of chains, if it must.
+
+        Its memory is the caller's again afterwards.
+        """
         ...
 
-    def load(self, key: RecordKey) -> Record | Miss:
-        """Give a record back, verified, and count it as used. One that is damaged is deleted."""
+    def load(self, key: RecordKey, *, memory: Memory | None = None) -> Record | Miss:
+        """Give a record back, verified, and count it as used. One that is damaged is deleted.
+
+        With `memory` it may lie in there, and is good until that is used again.
+        """
         ...
 
     def delete(self, key: RecordKey) -> bool:

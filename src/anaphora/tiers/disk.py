@@ -20,6 +20,7 @@ from anaphora.tiers.choice import nearest_of, with_parents_first
 from anaphora.tiers.disk_index import INDEX_ERRORS, DiskIndex, is_damage
 from anaphora.tiers.folder_lock import FolderLock
 from anaphora.tiers.keys import START, RecordKey, Tokens, record_key
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.no_tier import NoTier
 from anaphora.tiers.record import Miss, MissReason, Record, pieces, read_record
 from anaphora.tiers.record_files import RecordFiles
@@ -146,13 +147,13 @@ class DiskTier:
             self._refused(error)
             return Outcome.FAILED
 
-    def load(self, key: RecordKey) -> Record | Miss:
-        """Give a record back, verified. Cost: one read of its bytes into new memory; hashing them once."""
+    def load(self, key: RecordKey, *, memory: Memory | None = None) -> Record | Miss:
+        """Give a record back, verified. Cost: one read of its bytes; hashing them once."""
         size = self._size_of(key)
         if size is None:
             return Miss(MissReason.ABSENT)
         try:
-            data = self._files.read(key, max_bytes=size + 1)
+            data = self._files.read(key, max_bytes=size + 1, memory=memory or Memory())
         except FileNotFoundError:
             found: Record | Miss = Miss(MissReason.ABSENT)
         except OSError as error:
@@ -289,7 +290,7 @@ class DiskTier:
 
     def _adopt(self, key: RecordKey, size_bytes: int) -> None:
         """Enter a file that the index does not know if it is a whole record; else remove it."""
-        record = read_record(self._files.read(key, max_bytes=size_bytes), key)
+        record = read_record(self._files.read(key, max_bytes=size_bytes, memory=Memory()), key)
         if isinstance(record, Miss):
             self._drop(key)
         else:

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from anaphora.core.namespace import Namespace
 from anaphora.tiers.base import Entry, Known, Origin, Outcome
 from anaphora.tiers.choice import nearest_of, with_parents_first
 from anaphora.tiers.keys import RecordKey, Tokens
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, MissReason, Record
 
 
@@ -70,7 +72,7 @@ class HostTier:
         return with_parents_first(known, max_bytes=max_bytes)
 
     def store(self, record: Record) -> Outcome:
-        """Keep a record, without a copy: its bytes must not change after this."""
+        """Keep a copy of a record."""
         key = record.key
         if record.size_bytes > self._cap_bytes:
             return Outcome.TOO_LARGE
@@ -80,12 +82,12 @@ class HostTier:
                 return Outcome.ALREADY_STORED
             if not self._make_room(record.size_bytes, keep=record.parent):
                 return Outcome.NO_ROOM
-            self._records[key] = record
+            self._records[key] = replace(record, tokens=record.tokens.copy(), kv=record.kv.copy())
             self._children.setdefault(record.parent, {})[key] = None
             self._size_bytes += record.size_bytes
         return Outcome.STORED
 
-    def load(self, key: RecordKey) -> Record | Miss:
+    def load(self, key: RecordKey, *, memory: Memory | None = None) -> Record | Miss:
         """Give the record itself back, not a copy."""
         with self._guard:
             if key not in self._records:

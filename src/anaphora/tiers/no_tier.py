@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from anaphora.core.namespace import Namespace
 from anaphora.tiers.base import Entry, Known, Origin, Outcome
 from anaphora.tiers.keys import RecordKey, Tokens
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, MissReason, Record
 
 
@@ -49,7 +50,7 @@ class NoTier:
         self._num_failures += 1
         return Outcome.FAILED
 
-    def load(self, key: RecordKey) -> Record | Miss:
+    def load(self, key: RecordKey, *, memory: Memory | None = None) -> Record | Miss:
         return Miss(MissReason.ABSENT)
 
     def delete(self, key: RecordKey) -> bool:

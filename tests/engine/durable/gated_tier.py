@@ -7,6 +7,7 @@ from typing import Any
 
 from anaphora.tiers.base import Outcome, Tier
 from anaphora.tiers.keys import RecordKey
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, Record
 
 
@@ -22,12 +23,12 @@ class GatedTier:
         self.loads: Counter[RecordKey] = Counter()
         self.answers: dict[int, Record | Miss] = {}  # by how many loads came before: what to answer instead
 
-    def load(self, key: RecordKey) -> Record | Miss:
+    def load(self, key: RecordKey, *, memory: Memory | None = None) -> Record | Miss:
         self.is_loading.set()
         assert self.may_load.wait(60)
         number = self.loads.total()
         self.loads[key] += 1
-        return self.answers.get(number) or self._inner.load(key)
+        return self.answers.get(number) or self._inner.load(key, memory=memory)
 
     def store(self, record: Record) -> Outcome:
         self.is_storing.set()

@@ -10,6 +10,7 @@ from engine_world import Cold, random_tokens, request_for
 from gated_tier import GatedTier
 
 from anaphora.engine.durable import set_up
+from anaphora.engine.durable.rates import Rates
 from anaphora.engine.request import Sampling
 from anaphora.errors import RequestTimeout
 from anaphora.tiers.keys import START
@@ -186,6 +187,7 @@ def test_a_record_of_other_tokens_is_not_used_whatever_the_index_says(stored: Pa
 def test_a_disk_that_is_slower_than_computing_is_not_read(stored: Path, gates: list[GatedTier], cold: Cold):
     with engine_at(stored) as engine:
         assert engine._durable is not None
+        engine._durable._rates = Rates()
         engine._durable._rates.load_bytes_per_s = 1000.0
         answer = engine.generate(PROMPT, GREEDY8)
         assert answer.receipt.num_loaded_tokens == 0
@@ -210,3 +212,17 @@ def test_random_conversations_over_a_small_pool_and_a_small_disk(tmp_path: Path,
                 for prompt, stream in zip(prompts, streams, strict=True):
                     cold.check(prompt, stream.result(), max_tokens=8)
             assert engine.stats().num_failed == 0
+
+
+def test_what_nobody_asked_for_gives_way_to_a_request_that_waits(stored: Path, gates: list[GatedTier], cold: Cold):
+    """Half of the pool is being filled from disk, and the first request needs more than the other half."""
+    prompt = random_tokens(RNG, 900)
+    with engine_at(stored, num_slots=1300) as engine:
+        gate = gates[-1]
+        gate.may_load.clear()
+        assert not engine.preload()
+        assert gate.is_loading.wait(60)
+        cold.check(prompt, engine.generate(prompt, GREEDY8), max_tokens=8)
+        gate.may_load.set()
+        assert engine.preload(wait_s=60)
+        assert engine.generate(PROMPT, GREEDY8).receipt.num_computed_tokens == 1

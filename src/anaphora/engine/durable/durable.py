@@ -135,20 +135,22 @@ class Durable:
         """Wait until `preload` has loaded all that it is going to. False if that takes longer."""
         return self._is_preloaded.wait(timeout_s)
 
-    def drop_write(self) -> bool:
-        """See `LowerTiers.drop_write`. Cost: waits for a layer's copy at most."""
+    def drop_background(self) -> bool:
+        """See `LowerTiers.drop_background`. Cost: waits for a layer's copy at most."""
         writing = self._writer.take_back()
-        if writing is None:
+        if writing is not None:
+            self._release(writing.lease)
+        elif self._preloading is not None:
+            self._withdraw(self._preloading)
+        else:
             return False
-        self._release(writing.lease)
         return True
 
     def drop_load(self) -> bool:
         """See `LowerTiers.drop_load`. Cost: waits for a layer's copy at most."""
         if not self._loads:
             return False
-        waited_for = next(reversed(self._loads))
-        self._withdraw(self._preloading or waited_for)
+        self._withdraw(next(reversed(self._loads)))
         return True
 
     def computed(self, num_rows: int, took_s: float) -> None:

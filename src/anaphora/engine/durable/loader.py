@@ -15,6 +15,7 @@ from anaphora.engine.durable.pieces import Opening, Wanted
 from anaphora.engine.durable.pool_bytes import PoolBytes
 from anaphora.engine.step import extents_between
 from anaphora.tiers.base import Tier
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Record
 
 
@@ -42,6 +43,7 @@ class Loader:
 
     def __init__(self, tier: Tier, pool: PoolBytes, *, done: Callable[[Loading], None]) -> None:
         self._tier, self._pool, self._done = tier, pool, done
+        self._memory = Memory()
         self._queue: deque[Loading] = deque()
         self._errands: deque[Callable[[], None]] = deque()
         self._is_closing = False
@@ -91,7 +93,7 @@ class Loader:
         for wanted in loading.wanted:
             if loading.claim.is_withdrawn:
                 break
-            record = self._tier.load(wanted.key)
+            record = self._tier.load(wanted.key, memory=self._memory)
             if not isinstance(record, Record) or not self._fits(record, wanted, loading.opening):
                 loading.num_failed += 1
                 break

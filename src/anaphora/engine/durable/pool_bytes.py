@@ -15,6 +15,7 @@ from torch import Tensor
 from anaphora.core.extent import Extent
 from anaphora.engine.durable.claim import Claim
 from anaphora.engine.kv_pool import KvPool
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import LayerShape, Layout, Record
 
 Bits = NDArray[Any]  # of integers as wide as the pool's numbers
@@ -34,13 +35,13 @@ class PoolBytes:
         )
         self.bytes_per_token = self.layout.kv_bytes(1)
 
-    def copy_out(self, extents: Sequence[Extent], claim: Claim) -> NDArray[np.uint8] | None:
-        """Copy keys and values of slots into new memory, as a record holds them. None: the slots were taken back.
+    def copy_out(self, extents: Sequence[Extent], claim: Claim, memory: Memory) -> NDArray[np.uint8] | None:
+        """Copy keys and values of slots into memory, as a record holds them. None: the slots were taken back.
 
         Cost: one read and one write of them; a layer at a time under the claim.
         """
         num_tokens = sum(extent.length for extent in extents)
-        kv = np.empty(self.layout.kv_bytes(num_tokens), dtype=np.uint8)
+        kv = memory.array(self.layout.kv_bytes(num_tokens))
         at = 0
         for layer in self._layers:
             for tensor in layer:

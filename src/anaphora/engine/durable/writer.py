@@ -17,6 +17,7 @@ from anaphora.engine.durable.pieces import Opening, Piece, nearest, pieces_of
 from anaphora.engine.durable.pool_bytes import PoolBytes
 from anaphora.engine.step import extents_between
 from anaphora.tiers.base import Origin, Outcome, Tier
+from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Record
 
 NICENESS = 10
@@ -50,6 +51,7 @@ class Writer:
         self.written = Written()
         self._tier, self._pool, self._done = tier, pool, done
         self._max_tokens = max_tokens
+        self._memory = Memory()
         self._queue: deque[Writing] = deque()
         self._doing: Writing | None = None
         self._introduced: set[bytes] = set()
@@ -140,7 +142,8 @@ class Writer:
 
     def _store(self, writing: Writing, piece: Piece) -> bool:
         """Copy a piece out of the pool and store it. False: the rest of the opening would be out of reach."""
-        kv = self._pool.copy_out(list(extents_between(writing.extents, piece.start, piece.stop)), writing.claim)
+        extents = list(extents_between(writing.extents, piece.start, piece.stop))
+        kv = self._pool.copy_out(extents, writing.claim, self._memory)
         if kv is None:
             return False
         tokens = writing.opening.tokens[piece.start : piece.stop]
