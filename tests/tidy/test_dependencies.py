@@ -16,9 +16,10 @@ HEAVY = ("torch", "transformers", "tokenizers", "starlette", "uvicorn", "numpy")
 
 
 def declared() -> set[str]:
-    """Distributions that the package or its `bench` extra depends on."""
+    """Distributions that the package or one of its extras for users depends on."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["bench"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["bench"], *extras["testing"]]
     return {normalised(re.split(r"[<>=!~\[; ]", one)[0]) for one in wanted}
 
 

@@ -76,7 +76,7 @@ class Rehearsed:
         place = f" at {self.miss.where}, byte {self.miss.byte_index}" if self.miss.where else ""
         raise AssertionError(
             f"{self.num_read:,} of {self.num_tokens:,} tokens would be read from the cache, fewer than {at_least:,}. "
-            f"Reuse stops{place}: {self.miss.says} {self.miss.advice}".rstrip()
+            f"Reuse stops{place}: {self.miss.says.removeprefix(f'{self.miss.where}: ')} {self.miss.advice}".rstrip()
         )
 
 
