@@ -24,8 +24,8 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a 
 _PART, _WHOLE = ".part", ".kv"
 
 PORTION_BYTES = 2**20
-"""Written at a time past the page cache. That takes a fifth of the processor's time of a write through it and less, and
-leaves the memory to others; what is read again soon is in the pool anyway."""
+"""Written at a time past the page cache. A write through it takes the processor several times as long, and takes memory
+from others; what is read again soon is in the pool anyway."""
 
 
 class RecordFiles:
