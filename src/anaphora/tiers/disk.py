@@ -51,8 +51,9 @@ class DiskTier:
         records.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder, self._cap_bytes = folder, cap_bytes
         self._files = files or RecordFiles(records)
-        self._guard = threading.Lock()  # the index as it is changed, and what follows here
+        self._guard = threading.Lock()  # the index as it is changed; a change waits for the disk
         self._reading = threading.Lock()  # the index as it is read
+        self._noting = threading.Lock()  # what follows here
         self._used: dict[RecordKey, None] = {}  # loaded since the last change of the index, in this order
         self._unusable: set[RecordKey] = set()  # records that failed and could not be removed
         self._num_failures = 0
@@ -101,7 +102,7 @@ class DiskTier:
         return nearest_of((entry for entry in near if entry.key not in self._unusable), tokens)
 
     def use(self, keys: Iterable[RecordKey]) -> None:
-        with self._guard:
+        with self._noting:
             for key in keys:
                 self._used.pop(key, None)
                 self._used[key] = None
@@ -304,8 +305,9 @@ class DiskTier:
 
     def _write_uses(self) -> None:
         """Uses are written with the next change, so that a load writes nothing. A kill loses them, no more."""
-        self._index.use(self._used)
-        self._used.clear()
+        with self._noting:
+            used, self._used = self._used, {}
+        self._index.use(used)
 
     def _ask(self, question: Callable[[], _Answer], *, otherwise: _Answer) -> _Answer:
         """Read the index. Never waits for who writes, in this process or another."""
@@ -327,7 +329,7 @@ class DiskTier:
 
     def _refused(self, error: Exception) -> None:
         """Count a failure; warn of the first."""
-        with self._guard:
+        with self._noting:
             self._num_failures += 1
             first = self._num_failures == 1
         if first:
