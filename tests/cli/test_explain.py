@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -163,3 +164,124 @@ def test_file_that_is_missing_or_alone_is_told(tmp_path: Path) -> None:
     done = run("explain", write(tmp_path / "a.json", chat_body()))
     assert isinstance(done.exception, UnreadableRequests)
     assert "Name a second file" in str(done.exception)
+
+
+PRICES = """
+[[price]]
+model = "m"
+valid_from = 2026-01-01
+input = 10.0
+output = 50.0
+read = 1.0
+"""
+
+
+def test_what_a_miss_costs_is_told_where_a_price_is_known(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(PRICES, encoding="utf-8")
+    log = write(tmp_path / "log.jsonl", *(messages_body(minute) for minute in (10, 21)))
+    output = run("explain", log, "--prices", prices).output
+    assert "for the input of each such call (m, prices.toml)." in output
+    assert "Then " in output
+    assert "tokens would hit." in output
+    assert ", $" in run("lint", log, "--prices", prices).output
+    assert "Cost" not in run("explain", log, "--prices", prices, "--as", "nobody's").output
+
+
+def test_lint_writes_what_a_code_host_reads(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", *(messages_body(minute) for minute in (10, 21, 32)))
+    run("lint", log, "--sarif", tmp_path / "out.sarif", "--json", tmp_path / "out.json")
+    sarif = json.loads((tmp_path / "out.sarif").read_text(encoding="utf-8"))
+    (told,) = sarif["runs"]
+    assert sarif["version"] == "2.1.0"
+    rules = {rule["id"] for rule in told["tool"]["driver"]["rules"]}
+    first = told["results"][0]
+    assert first["ruleId"] == "miss"
+    assert {result["ruleId"] for result in told["results"]} <= rules
+    (location,) = first["locations"]
+    assert location["physicalLocation"]["region"]["startLine"] == 2
+    assert location["logicalLocations"][0]["fullyQualifiedName"] == "system[0]"
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert report["findings"][0]["file"] == "log.jsonl, line 2"
+    assert report["findings"][0]["cause"] == "time"
+
+
+def test_lint_tells_what_was_read_beside_what_could_be(tmp_path: Path) -> None:
+    usage = {"input_tokens": 90, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 0, "output_tokens": 1}
+    body = messages_body()
+    log = write(tmp_path / "log.jsonl", {"body": body, "usage": usage}, {"body": body, "usage": usage})
+    assert "Their usage says that" in run("lint", log).output
+
+
+def test_same_tokens_in_other_json_are_told(tmp_path: Path) -> None:
+    listed = chat_body()
+    listed["messages"][1]["content"] = [{"type": "text", "text": "How deep is it?"}]
+    output = run("explain", write(tmp_path / "log.jsonl", chat_body(), listed)).output
+    assert "same tokens, written otherwise" in output
+    assert "written otherwise" not in run("explain", write(tmp_path / "log.jsonl", chat_body(), chat_body())).output
+
+
+ENTRY = {
+    "id": "chatcmpl-1",
+    "model": "m",
+    "endpoint": "/v1/chat/completions",
+    "state": "finished",
+    "prompt_tokens": 99,
+    "anaphora": {
+        "reused_tokens": 10,
+        "contract": {"profile": "openai:gpt-4o", "read_tokens": 0},
+        "miss": {
+            "reason": "diverged",
+            "lost_tokens": 74,
+            "says": "messages[0].content: A time differs.",
+            "advice": "Move it.",
+            "where": "messages[0].content",
+            "byte": 10,
+            "token": 9,
+            "nearest": {"id": "chatcmpl-0", "seconds_ago": 3.2, "alike_tokens": 10},
+        },
+    },
+    "excerpts": {"first": {"text": "It is 10:00", "at": 9}, "second": {"text": "It is 10:27", "at": 9}},
+}
+
+
+@pytest.mark.parametrize("arguments", [("--last",), ("chatcmpl-1",), ("req_1", "--key", "secret")])
+def test_a_server_is_asked_for_one_request_or_the_last(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def get(url: str, *, headers: dict[str, str], timeout: float) -> httpx.Response:
+        asked.update(url=url, headers=headers)
+        return httpx.Response(200, json=ENTRY)
+
+    monkeypatch.setattr(httpx, "get", get)
+    done = run("explain", *arguments, "--url", "http://127.0.0.1:9/v1/")
+    assert done.exit_code == 0
+    name = "last" if arguments[0] == "--last" else arguments[0]
+    assert asked["url"] == f"http://127.0.0.1:9/v1/anaphora/requests/{name}"
+    assert asked["headers"] == ({"authorization": "Bearer secret"} if len(arguments) > 1 else {})
+    lines = done.output.splitlines()
+    assert lines[1] == "messages[0].content: A time differs."
+    assert (lines[2][lines[4].index("^")], lines[3][lines[4].index("^")]) == ("0", "2")
+    assert "Place: byte 10 of messages[0].content, token 9." in lines
+    assert "The usage says 0: by the rules of profile openai:gpt-4o." in lines
+    assert lines[-1] == "What to do: Move it. Then 84 of 99 tokens would hit."
+
+
+def test_a_request_that_still_runs_and_one_that_lost_nothing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {name: ENTRY[name] for name in ("id", "model", "endpoint", "prompt_tokens")} | {"state": "running"}
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, json=entry))
+    assert "has not begun to answer" in run("explain", "--last").output
+
+
+def test_a_server_that_does_not_answer_or_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(httpx, "get", refuse)
+    assert "Name the server with --url" in str(run("explain", "--last").exception)
+    unknown = {"error": {"message": "There is no request 'msg_x' remembered here (any more)."}}
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(404, json=unknown))
+    assert "There is no request 'msg_x'" in str(run("explain", "msg_x").exception)
+    assert run("explain").exit_code == 2
