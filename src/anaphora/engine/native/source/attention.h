@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "vectors.h"
 
 constexpr int kTile = 64;        // keys of a tile
 constexpr int kQueries = 3;      // queries that are taken together
+constexpr int kKept = 24;        // queries whose weights of a tile are kept: 6 KB
 constexpr int kMaxHeadDim = 256;
 
 constexpr int kTurnFrom = 12;   // queries from which on it pays to turn a tile of keys
@@ -120,52 +122,99 @@ static inline void add_values(const float (*weights)[kTile], const float* values
   }
 }
 
-// Turn scores of one query into weights; keep `largest_seen`, `total` and `out` on one scale.
-static inline void weigh(float* scores, int num_keys, float* largest_seen, float* total, float* out, int head_dim) {
+// What is known of one query's answer so far. `out` [head_dim] and `totals` are scaled by 2^-peak.
+struct Running {
+  const float* query;  // [head_dim]
+  float* out;
+  float peak = -std::numeric_limits<float>::infinity();
+  Vec totals = {};
+};
+
+// Turn scores, exponents of 2, into weights; keep what is known on one scale.
+static inline void weigh(float* scores, int num_keys, int head_dim, Running& running) {
   for (int t = num_keys; t % kWidth != 0; ++t) scores[t] = -std::numeric_limits<float>::infinity();
-  Vec peaks = all(*largest_seen);
-  for (int t = 0; t < num_keys; t += kWidth) {
+  Vec peaks = load(scores);
+  for (int t = kWidth; t < num_keys; t += kWidth) {
     const Vec score = load(scores + t);
-    peaks = score > peaks ? score : peaks;
+    peaks = larger(score, peaks);
   }
-  const float peak = largest(peaks);
-  if (peak > *largest_seen) {
-    const float shrink = std::isinf(*largest_seen) ? 0.0f : std::exp(*largest_seen - peak);
-    *total *= shrink;
-    for (int d = 0; d < head_dim; d += kWidth) store(out + d, load(out + d) * shrink);
-    *largest_seen = peak;
+  if (any_above(peaks, running.peak)) {
+    const float peak = largest(peaks);
+    const float shrink = std::isinf(running.peak) ? 0.0f : std::exp2(running.peak - peak);
+    running.totals *= all(shrink);
+    for (int d = 0; d < head_dim; d += kWidth) store(running.out + d, load(running.out + d) * shrink);
+    running.peak = peak;
   }
-  Vec sums = {};
   for (int t = 0; t < num_keys; t += kWidth) {
-    const Vec weight = exponential(load(scores + t) - peak);
+    const Vec weight = power_of_two(load(scores + t) - running.peak);
     store(scores + t, weight);
-    sums += weight;
+    running.totals += weight;
   }
-  *total += sum(sums);
 }
 
-// `turned` is the tile of keys turned, or null.
+// The scores of Q queries with a tile of keys; `turned` is the tile turned, or null.
 template <int Q>
-static inline void attend_tile(const float* const* queries, const float* keys, const float (*turned)[kTile],
-                               const float* values, int head_dim,
-                               const int* num_visible, float* largest_seen, float* totals, float* const* out) {
-  alignas(64) float scores[Q][kTile];
-  int num_keys = 0;
-  for (int q = 0; q < Q; ++q) num_keys = std::max(num_keys, num_visible[q]);
-  if (num_keys <= 0) return;
+static inline void score_block(const Running* running, const float* keys, const float (*turned)[kTile], int head_dim,
+                               int num_keys, float (*scores)[kTile]) {
+  const float* queries[Q];
+  for (int q = 0; q < Q; ++q) queries[q] = running[q].query;
   if (turned != nullptr) {
     score_turned<Q>(queries, turned, head_dim, scores);
   } else {
     score_tile<Q>(queries, keys, head_dim, num_keys, scores);
   }
-  for (int q = 0; q < Q; ++q) {
-    const int visible = std::max(num_visible[q], 0);
-    if (visible > 0) weigh(scores[q], visible, largest_seen + q, totals + q, out[q], head_dim);
-    for (int t = visible; t < num_keys; ++t) scores[q][t] = 0;
-  }
+}
+
+// Weights times values, for Q queries of which the first num_keys weights count.
+template <int Q>
+static inline void add_block(const Running* running, const float (*weights)[kTile], const float* values, int head_dim,
+                             int num_keys) {
+  float* out[Q];
+  for (int q = 0; q < Q; ++q) out[q] = running[q].out;
   int d = 0;
-  for (; d + 4 * kWidth <= head_dim; d += 4 * kWidth) {
-    add_values<Q, 4>(scores, values, head_dim, num_keys, out, d);
+  for (; d + 4 * kWidth <= head_dim; d += 4 * kWidth) add_values<Q, 4>(weights, values, head_dim, num_keys, out, d);
+  for (; d < head_dim; d += kWidth) add_values<Q, 1>(weights, values, head_dim, num_keys, out, d);
+}
+
+// Call work<Q>(first query) for blocks of kQueries and what is left.
+template <typename Work>
+static inline void in_query_blocks(int num_queries, const Work& work) {
+  int first = 0;
+  for (; first + kQueries <= num_queries; first += kQueries) work(first, std::integral_constant<int, kQueries>());
+  if (num_queries - first == 2) work(first, std::integral_constant<int, 2>());
+  if (num_queries - first == 1) work(first, std::integral_constant<int, 1>());
+}
+
+// Attend queries to num_keys keys. visible(query) says how many of the keys a query sees, possibly less than none.
+//
+// A tile meets the queries in two passes, keys first, then values: one of them at a time fits the first-level cache.
+template <typename Visible>
+static inline void attend_keys(Running* running, int num_queries, const float* keys, const float* values, int head_dim,
+                               int num_keys, const Visible& visible) {
+  alignas(64) float turned[kMaxHeadDim][kTile], scores[kKept][kTile];
+  int num_seen[kKept];
+  const bool turns = num_queries >= kTurnFrom;
+  for (int start = 0; start < num_keys; start += kTile, keys += kTile * head_dim, values += kTile * head_dim) {
+    const int taken = std::min(kTile, num_keys - start);
+    if (turns) turn_tile(keys, head_dim, taken, turned);
+    for (int first = 0; first < num_queries; first += kKept) {
+      const int num_kept = std::min(kKept, num_queries - first);
+      Running* kept = running + first;
+      int most = 0;
+      for (int q = 0; q < num_kept; ++q) {
+        num_seen[q] = std::max(0, std::min(taken, visible(first + q) - start));
+        most = std::max(most, num_seen[q]);
+      }
+      if (most == 0) continue;
+      in_query_blocks(num_kept, [&](int q, auto count) {
+        score_block<count>(kept + q, keys, turns ? turned : nullptr, head_dim, most, scores + q);
+      });
+      for (int q = 0; q < num_kept; ++q) {
+        if (num_seen[q] > 0) weigh(scores[q], num_seen[q], head_dim, kept[q]);
+        for (int t = num_seen[q]; t < most; ++t) scores[q][t] = 0;
+      }
+      in_query_blocks(num_kept,
+                      [&](int q, auto count) { add_block<count>(kept + q, scores + q, values, head_dim, most); });
+    }
   }
-  for (; d < head_dim; d += kWidth) add_values<Q, 1>(scores, values, head_dim, num_keys, out, d);
 }

@@ -18,6 +18,8 @@
 
 namespace {
 
+constexpr float kLogE = 1.44269504088896341f;  // log2(e): scores are exponents of 2
+
 constexpr int kItemsPerThread = 8;   // of a phase, so that a thread which is held up leaves its share to others
 constexpr int kMinRunOfKeys = 256;   // keys of one item of attention
 
@@ -136,7 +138,7 @@ class StepRunner {
              std::memcpy(qkv_.get() + size_t(r) * qkv_width_ + o, values, sizeof(float) * count);
            });
     team.phase(step_.num_rows, [&](int row) {
-      place_row(model_, layer, {qkv_.get(), step_.cosines, step_.sines, step_.slots, model_.scale, queries_.get(),
+      place_row(model_, layer, {qkv_.get(), step_.cosines, step_.sines, step_.slots, model_.scale * kLogE, queries_.get(),
                                 model_.head_dim, attended_width_}, row);
     });
     team.phase(int(reads_.size()) * model_.num_kv_heads,
@@ -201,40 +203,20 @@ class StepRunner {
       return size_t(read.first_partial + query / num_groups) * model_.num_heads + kv_head * num_groups +
              query % num_groups;
     };
+    std::vector<Running> running(num_queries);
     for (int q = 0; q < num_queries; ++q) {
-      partial_peak_[answer(q)] = -std::numeric_limits<float>::infinity();
-      partial_total_[answer(q)] = 0;
-      std::memset(partial_out_.get() + answer(q) * head_dim, 0, sizeof(float) * head_dim);
+      running[q].query = queries_.get() + size_t(step_.run_rows[run.first_row + q / num_groups]) * attended_width_ +
+                         size_t(kv_head * num_groups + q % num_groups) * head_dim;
+      running[q].out = partial_out_.get() + answer(q) * head_dim;
+      std::memset(running[q].out, 0, sizeof(float) * head_dim);
     }
-    alignas(64) float turned[kMaxHeadDim][kTile];
-    const bool turns = num_queries >= kTurnFrom;
-    for (int start = read.start; start < read.stop; start += kTile) {
-      const float* keys = layer.keys + (slot + start) * head_dim;
-      const float* values = layer.values + (slot + start) * head_dim;
-      const int num_keys = std::min(kTile, read.stop - start);
-      if (turns) turn_tile(keys, head_dim, num_keys, turned);
-      for (int first = 0; first < num_queries; first += kQueries) {
-        const int taken = std::min(kQueries, num_queries - first);
-        const float* queries[kQueries];
-        float *out[kQueries], peaks[kQueries], totals[kQueries];
-        int num_visible[kQueries];
-        for (int i = 0; i < taken; ++i) {
-          const int query = first + i, row = query / num_groups;
-          queries[i] = queries_.get() + size_t(step_.run_rows[run.first_row + row]) * attended_width_ +
-                       size_t(kv_head * num_groups + query % num_groups) * head_dim;
-          out[i] = partial_out_.get() + answer(query) * head_dim;
-          peaks[i] = partial_peak_[answer(query)];
-          totals[i] = partial_total_[answer(query)];
-          num_visible[i] =
-              run.causal_from == kAllVisible ? num_keys : std::min(num_keys, row + 1 - run.causal_from - start);
-        }
-        const auto tile = taken == 3 ? attend_tile<3> : taken == 2 ? attend_tile<2> : attend_tile<1>;
-        tile(queries, keys, turns ? turned : nullptr, values, head_dim, num_visible, peaks, totals, out);
-        for (int i = 0; i < taken; ++i) {
-          partial_peak_[answer(first + i)] = peaks[i];
-          partial_total_[answer(first + i)] = totals[i];
-        }
-      }
+    attend_keys(running.data(), num_queries, layer.keys + (slot + read.start) * head_dim,
+                layer.values + (slot + read.start) * head_dim, head_dim, read.stop - read.start, [&](int q) {
+                  return run.causal_from == kAllVisible ? run.length : q / num_groups + 1 - run.causal_from - read.start;
+                });
+    for (int q = 0; q < num_queries; ++q) {
+      partial_peak_[answer(q)] = running[q].peak;
+      partial_total_[answer(q)] = sum(running[q].totals);
     }
   }
 
@@ -247,7 +229,7 @@ class StepRunner {
     float* to = attended_.get() + size_t(row) * attended_width_ + size_t(head) * head_dim;
     std::memset(to, 0, sizeof(float) * head_dim);
     for (int partial : partials) {
-      const float factor = std::exp(partial_peak_[answer(partial)] - peak);
+      const float factor = std::exp2(partial_peak_[answer(partial)] - peak);
       if (factor == 0) continue;  // also a row that sees nothing of this run
       total += partial_total_[answer(partial)] * factor;
       const float* from = partial_out_.get() + answer(partial) * head_dim;

@@ -99,20 +99,26 @@ constexpr int kPanelDepth = 256;  // of a panel written out as floats: 16 KB
 // sum wait for each other.
 template <Format F, int R, int S>
 static inline void add_depths(const float* x, int64_t x_stride, const uint8_t* w, int length, Vec (*sums)[kVectors]) {
-  Vec parts[S][R][kVectors] = {};
+  Vec parts[S][R][kVectors] = {};  // unrolled by force, so that they become registers
   for (int d = 0; d < length; d += S) {
+#pragma GCC unroll 2
     for (int s = 0; s < S; ++s) {
       Vec weights[kVectors];
       Panel<F>::take(w + (d + s) * Panel<F>::kBytes, weights);
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         const Vec input = all(x[r * x_stride + d + s]);
+#pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) parts[s][r][v] += input * weights[v];
       }
     }
   }
+#pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       sums[r][v] = parts[0][r][v];
+#pragma GCC unroll 2
       for (int s = 1; s < S; ++s) sums[r][v] += parts[s][r][v];
     }
   }
@@ -123,7 +129,7 @@ static inline void add_depths(const float* x, int64_t x_stride, const uint8_t* w
 template <Format F, int R>
 static void meet_panel(const float* x, int64_t x_stride, const float* group_sums, const uint8_t* w, const float* scales,
                        int64_t depth, float* out) {
-  constexpr int kSets = R == 1 ? 4 : R <= 3 ? 2 : 1;
+  constexpr int kSets = R <= 2 ? 2 : 1;
   Vec totals[R][kVectors] = {};
   const int64_t num_groups = depth / kGroup;
   for (int64_t group = 0; group < num_groups; ++group) {

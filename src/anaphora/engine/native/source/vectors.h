@@ -65,6 +65,14 @@ static inline float largest(Vec value) {
   return found;
 }
 
+static inline bool any_above(Vec value, float bound) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return _mm256_movemask_ps((__m256)(value > all(bound))) != 0;
+#else
+  return largest(value) > bound;
+#endif
+}
+
 // Write the sums of four vectors to to[0..3].
 static inline void sum4(const Vec* from, float* to) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -75,6 +83,35 @@ static inline void sum4(const Vec* from, float* to) {
 #else
   for (int i = 0; i < 4; ++i) to[i] = sum(from[i]);
 #endif
+}
+
+// `other` where one of the two is not a number.
+static inline Vec larger(Vec one, Vec other) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return (Vec)_mm256_max_ps((__m256)one, (__m256)other);
+#else
+  return one > other ? one : other;
+#endif
+}
+
+// 2^x for x <= 0, relative error below 2e-7; 2^-126 for all below that.
+static inline Vec power_of_two(Vec x) {
+  x = larger(all(-126.0f), x);
+  const Vec magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const Vec shifted = x + magic;
+  const Vec rest = x - (shifted - magic);
+  Vec value = all(1.32669703864e-3f);
+  value = value * rest + 9.67545974553e-3f;
+  value = value * rest + 5.55074261600e-2f;
+  value = value * rest + 2.40221217536e-1f;
+  value = value * rest + 6.93146949161e-1f;
+  value = value * rest + 1.00000007103f;
+  IntVec power, bits;
+  std::memcpy(&power, &shifted, sizeof power);
+  std::memcpy(&bits, &value, sizeof bits);
+  bits += power << 23;  // the integer sits in the low bits of `shifted`
+  std::memcpy(&value, &bits, sizeof bits);
+  return value;
 }
 
 // e^x for x <= 88, relative error below 2e-7; 0 below -87.
