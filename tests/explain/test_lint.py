@@ -178,3 +178,25 @@ def test_ordering_is_suggested_where_it_pays() -> None:
     assert lint_log([side(prompt_of("Hi", tools=one)) for one in tools]).advice == (
         "Write tools and JSON in one fixed order.",
     )
+
+
+def test_a_mark_is_suggested_where_it_would_be_read() -> None:
+    log = [Sent(side(prompt_of(question, system=LONG)), needs_marks=True) for question in ("How?", "Where?", "Who?")]
+    end = log[0].side.rendered.text.index(LONG) + len(LONG)
+    assert lint_log(log).advice == (
+        f"Mark system: the {end:,} tokens up to there are what 2 of 2 requests that repeat anything repeat.",
+    )
+    assert lint_log(log, min_tokens=10**6).advice == ()
+    assert lint_log([replace(one, side=marked("a")) for one in log]).advice == ()
+    assert lint_log([replace(one, needs_marks=False) for one in log]).advice == ()
+
+
+def test_the_same_change_in_several_messages_is_one_finding() -> None:
+    turns = [f"Turn {number} of the tide, and what was said." for number in range(7)]
+    log = [
+        side(prompt_of(*turns[:3])),
+        side(prompt_of(f"{turns[0]}!", *turns[1:5])),
+        side(prompt_of(f"{turns[0]}!", turns[1], f"{turns[2]}!", *turns[3:])),
+    ]
+    (found,) = lint_log(log).findings
+    assert (found.path, found.num_requests, found.cause) == ("messages[0].content", 2, "history_edited")

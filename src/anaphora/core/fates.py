@@ -72,15 +72,15 @@ class Fates:
         """
         spaces = (namespace,) if self._shared is None else (namespace, self._shared)
         since = now - age_s
-        cleared_at = max((self._cleared[one] for one in spaces if one in self._cleared), default=since - 1)
-        if cleared_at >= since:
-            return Fate("cleared", now - cleared_at)
+        cleared = [when for one in spaces if (when := self._cleared.get(one)) is not None and when >= since]
+        if cleared:
+            return Fate("cleared", now - max(cleared))
         for position in range(num_reused, max(num_reused - MAX_STEPS_BACK, 0) - 1, -1):
             for space in spaces:
                 found = self._evictions.get(place_of(space, tokens, position))
                 if found is not None and found.when >= since and found.num_tokens > num_reused - position:
                     return Fate("evicted", now - found.when, found.for_others)
-        latest = [self._latest[one] for one in spaces if one in self._latest and self._latest[one].when >= since]
+        latest = [found for one in spaces if (found := self._latest.get(one)) is not None and found.when >= since]
         if not latest:
             return None
         last = max(latest, key=lambda eviction: eviction.when)

@@ -13,6 +13,7 @@
 In a log, what looks volatile and stays the same in every request is not reported, nor what a miss shows already.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -37,6 +38,9 @@ DEFAULT_LIFETIME_S = 300.0
 """Of a mark that names none: Anthropic's."""
 
 MAX_CACHED_LOOKS = 10_000
+
+_ANY_MESSAGE = re.compile(r"messages\[\d+\]")
+"""Conversations grow: the same change in another message is the same thing to change."""
 
 _Scope = tuple[tuple[str, str], ...]
 
@@ -121,6 +125,7 @@ class Linter:
         self._order: deque[_Scope] = deque()
         self._seen = _Merger()
         self._steady = _SteadyParts()
+        self._shared = _SharedParts()
         self._looks: dict[str, Volatile | None] = {}
         self._num_requests = self._num_tokens = self._num_reused = self._num_lost = 0
         self._num_read: int | None = None
@@ -159,7 +164,7 @@ class Linter:
             num_lost=self._num_lost,
             num_read=self._num_read,
             num_tokens_told=self._num_tokens_told,
-            advice=tuple(_ordering(told)),
+            advice=(*_ordering(told), *self._shared.advice(self._min_tokens)),
         )
 
     def _compare(self, sent: Sent, index: int) -> None:
@@ -168,6 +173,8 @@ class Linter:
         if nearest is None:
             return
         earlier, num_alike = nearest.value, nearest.num_tokens
+        if sent.needs_marks and earlier.side.scope == side.scope:
+            self._shared.take(side, num_alike)
         found = _explained(earlier.side, side, num_alike)
         self._num_reused += found.num_reused
         self._num_lost += found.num_lost
@@ -201,7 +208,7 @@ class _Merger:
         self._merged: dict[tuple[str, ...], Finding] = {}
 
     def take(self, one: Finding) -> None:
-        key = (one.rule, one.path, one.says if one.rule == "miss" else "")
+        key = (one.rule, _ANY_MESSAGE.sub("messages[*]", one.path), one.says if one.rule == "miss" else "")
         first = self._merged.get(key)
         if first is not None:
             one = replace(first, num_requests=first.num_requests + 1, num_tokens=first.num_tokens + one.num_tokens)
@@ -209,6 +216,39 @@ class _Merger:
 
     def findings(self) -> list[Finding]:
         return list(self._merged.values())
+
+
+class _SharedParts:
+    """Up to which part requests are the same as one before them: where a mark would pay."""
+
+    def __init__(self) -> None:
+        self._num_requests = 0
+        self._ends: dict[str, list[int]] = {}  # path -> requests that share all up to it, their tokens, marked ones
+
+    def take(self, side: Side, num_alike: int) -> None:
+        self._num_requests += 1
+        marked = {part.path for part in side.prompt.parts if part.mark is not None}
+        last = None
+        for span in side.rendered.token_spans():
+            if span.stop > num_alike:
+                break
+            last = span if span.path is not None else last
+        if last is not None and last.path is not None:
+            counts = self._ends.setdefault(_ANY_MESSAGE.sub("messages[*]", last.path), [0, 0, 0])
+            counts[0] += 1
+            counts[1] += last.stop
+            counts[2] += last.path in marked
+
+    def advice(self, min_tokens: int) -> Iterator[str]:
+        """The place whose mark would be read most, unless it mostly has one, or is a message: those move on."""
+        places = {path: counts for path, counts in self._ends.items() if "messages" not in path}
+        if not places:
+            return
+        path, (num_requests, num_tokens, num_marked) = max(places.items(), key=lambda item: item[1][1])
+        num_each = num_tokens // num_requests
+        if 2 * num_marked < num_requests and num_each >= max(1, min_tokens):
+            among = f"{num_requests:,} of {self._num_requests:,} requests that repeat anything"
+            yield f"Mark {path}: the {num_each:,} tokens up to there are what {among} repeat."
 
 
 class _SteadyParts:
