@@ -30,6 +30,7 @@ EXTENSION = {
     "kept_tokens": 0,
     "retention": "none",
     "source": "device",
+    "loaded_tokens": 0,
     "stop_reason": "diverged",
     "queue_ms": 1.0,
     "time_to_first_token_ms": 20.0,

@@ -111,6 +111,7 @@ def _entry(receipt: Receipt) -> dict[str, Any]:
         "kept_tokens": receipt.num_kept_tokens,
         "retention": receipt.retention,
         "source": receipt.source,
+        "loaded_tokens": receipt.num_loaded_tokens,
         "stop_reason": receipt.stop_reason,
         "queue_ms": _milliseconds(receipt.queue_time_s),
         "time_to_first_token_ms": _milliseconds(receipt.time_to_first_token_s),
