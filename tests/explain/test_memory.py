@@ -1,5 +1,7 @@
 """The memory of requests: bounded, apart by tenant. Method: small prompts, `check()` after each."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def test_nearest_is_of_the_same_tenant_only() -> None:
     world.memory.check()
 
 
-@pytest.mark.parametrize("limits", [MemoryLimits(max_requests=2), MemoryLimits(max_bytes=6000)])
+@pytest.mark.parametrize("limits", [MemoryLimits(max_requests=2), MemoryLimits(max_bytes=9000)])
 def test_the_oldest_are_forgotten_first(limits: MemoryLimits) -> None:
     world = World(limits=limits)
     asked = [world.ask(prompt_of(f"{index} {LONG}"), tenant=(RED, BLUE)[index % 2])[0] for index in range(5)]
@@ -77,6 +79,23 @@ def test_digests_keep_what_is_equal_and_nothing_that_can_be_read() -> None:
     asked, _, _ = world.ask(prompt)
     world.answer(asked, "secret reply")
     assert "secret" not in repr(asked)
+
+
+@pytest.mark.parametrize("keeps_text", [True, False])
+def test_the_estimate_of_its_size_is_not_below_what_it_takes(keeps_text: bool) -> None:
+    world = World(keeps_text)
+    world.ask(prompt_of("warm up"))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(60):
+            world.ask(
+                prompt_of(*(f"{number} {turn} {LONG}" for turn in range(number % 7 + 1)), system=f"{number}{LONG}")
+            )
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= 1.05 * world.memory.size_bytes <= 4 * taken
 
 
 @given(st.lists(st.tuples(st.sampled_from([RED, BLUE]), st.text("ab", min_size=1, max_size=4)), max_size=20))

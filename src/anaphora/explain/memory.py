@@ -26,9 +26,10 @@ from anaphora.prompt.locate import Piece
 from anaphora.prompt.render import Rendered
 
 NO_OFFSETS = np.empty((0, 2), dtype=np.int64)
-ENTRY_BYTES = 1500
+ENTRY_BYTES = 3000
 PIECE_BYTES = 250
-"""Of bookkeeping, for each request and for each of its parts; measured."""
+DIGESTS_BYTES = 550
+"""Of bookkeeping, for each request and for each part: one whose text is kept, one of which a digest is. Measured."""
 DIGEST_LENGTH = 16
 
 
@@ -94,6 +95,7 @@ class RequestMemory:
         self._num_tokens += own.openings.num_tokens - before
         rendered = asked.side.rendered
         size = ENTRY_BYTES + PIECE_BYTES * len(rendered.pieces) + 2 * sys.getsizeof(rendered.text)
+        size += 0 if asked.keeps_text else DIGESTS_BYTES * sum(1 for _ in asked.side.prompt.parts)
         self._order[tenant, asked.request_id] = size
         self._num_bytes += size
         self._make_room()
