@@ -120,7 +120,7 @@ def test_message_batches_are_listed_deleted_and_apart(server: Hosted) -> None:
 
 def test_a_canceled_message_batch_ends_and_says_what_was_not_begun(server: Hosted) -> None:
     client = server.claude().messages.batches
-    batch = message_batch(server, {f"r{n}": params(f"long {n}", max_tokens=300) for n in range(60)})
+    batch = message_batch(server, {f"r{n}": params(f"long {n}", max_tokens=150) for n in range(40)})
     with pytest.raises(anthropic.BadRequestError, match="has not ended"):
         client.delete(batch.id)
     canceling = client.cancel(batch.id)
@@ -128,7 +128,7 @@ def test_a_canceled_message_batch_ends_and_says_what_was_not_begun(server: Hoste
     ended = until(lambda: client.retrieve(batch.id), lambda one: one.processing_status == "ended")
     counts = ended.request_counts
     assert counts.canceled > 0
-    assert counts.canceled + counts.succeeded == 60
+    assert counts.canceled + counts.succeeded == 40
     assert sum(one.result.type == "canceled" for one in client.results(batch.id)) == counts.canceled
     assert client.cancel(batch.id).processing_status == "ended"
 
@@ -219,13 +219,13 @@ def test_what_can_not_be_a_batch_is_refused(server: Hosted) -> None:
 
 def test_a_cancelled_batch_keeps_what_was_answered(server: Hosted) -> None:
     client = server.gpt()
-    file = upload(server, [line(f"r{n}", f"cancelled {n}", max_tokens=300) for n in range(60)])
+    file = upload(server, [line(f"r{n}", f"cancelled {n}", max_tokens=150) for n in range(40)])
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
     ended = until(lambda: client.batches.retrieve(batch.id), lambda one: one.status == "cancelled")
     lines = [json.loads(one) for one in client.files.content(ended.error_file_id).text.splitlines()]
     assert {one["error"]["code"] for one in lines} == {"batch_cancelled"}
-    assert ended.request_counts.completed + len(lines) == 60
+    assert ended.request_counts.completed + len(lines) == 40
 
 
 class Endpoint:

@@ -126,6 +126,31 @@ def test_arguments_are_an_object_said_or_unsaid() -> None:
     assert takes(grammar, write_call("f", "[1]")) == "no"
 
 
+@pytest.mark.parametrize(
+    ("schema", "taken", "refused"),
+    [
+        (CITY, ROME, '{"city": "Rome", "more": 1}'),
+        ({**CITY, "additionalProperties": True}, '{"city": "Rome", "more": 1}', '{"more": 1}'),
+        ({"type": "object", "properties": {"in": {**CITY}}}, '{"in": {"city": "a"}}', '{"in": {"city": "a", "b": 1}}'),
+        ({"properties": {"l": {"items": CITY}}}, '{"l": [{"city": "a"}]}', '{"l": [{"city": "a", "b": 1}]}'),
+        (
+            {"properties": {"r": {"$ref": "#/$defs/c"}}, "$defs": {"c": CITY}},
+            '{"r": {"city": "a"}}',
+            '{"r": {"city": "a", "b": 1}}',
+        ),
+        ({"properties": {"properties": {"type": "object"}}}, '{"properties": {"x": 1}}', '{"x": 1}'),
+        ({"allOf": [CITY, {"properties": {"n": {"type": "null"}}}]}, '{"city": "a", "n": null}', '{"n": 1}'),
+        ({"anyOf": [CITY, {"properties": {"n": {}}}]}, '{"n": 1}', '{"n": 1, "m": 2}'),
+    ],
+)
+def test_arguments_have_no_properties_but_those_named_unless_the_schema_says_so(
+    schema: Any, taken: str, refused: str
+) -> None:
+    grammar = answer_grammar(prompt(tool("f", schema), choice=ToolChoice("any")), "hermes")
+    assert takes(grammar, write_call("f", taken)) == "may end"
+    assert takes(grammar, write_call("f", refused)) == "no"
+
+
 def test_a_tool_that_is_let_loose_takes_any_object() -> None:
     grammar = answer_grammar(prompt(tool("f", {"type": "string"})), "hermes", loose=("f",))
     assert takes(grammar, write_call("f", '{"a": 1}')) == "may end"

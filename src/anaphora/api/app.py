@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import anaphora
+from anaphora.api import openapi
 from anaphora.api.account import Account
 from anaphora.api.answers import AnswerEvent, Begin, collect
 from anaphora.api.anthropic import read_count, read_messages
@@ -364,6 +365,9 @@ class Api:
     async def health(self, request: Request) -> Response:
         return json_response({"status": "ok", "models": list(self._models.names)})
 
+    async def describe(self, request: Request) -> Response:
+        return json_response(openapi.document(anaphora.__version__))
+
     async def root(self, request: Request) -> Response:
         return json_response({"name": "anaphora", "version": anaphora.__version__, "models": list(self._models.names)})
 
@@ -524,6 +528,7 @@ def build_app(engine: Engine, settings: ApiSettings, *, on_shutdown: Callable[[]
         get("/v1/models", api.list_models),
         get("/v1/models/{model_id:path}", api.show_model),
         *batches.routes(api.endpoint),
+        Route("/openapi.json", api.describe, methods=["GET"]),
         Route("/health", api.health, methods=["GET"]),
         Route("/metrics", api.scrape, methods=["GET"]),
         Route("/", api.root, methods=["GET"]),

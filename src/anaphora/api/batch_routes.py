@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from anaphora.api import message_batches, openai_batches
+from anaphora.api import anthropic_batches, openai_batches
 from anaphora.api.batching import Batch, BatchQueue, Line, LineReply
 from anaphora.api.errors import Protocol
 from anaphora.api.http import guarded, json_response, read_body, read_upload
@@ -29,7 +29,7 @@ _BODIES = 8
 _BUSY = (429, 529)
 _TRY_AGAIN_S = 1.0
 _JSON_LINES = "application/x-jsonl"
-_REFUSALS = {Protocol.ANTHROPIC: message_batches.refuse_in_batch, Protocol.OPENAI: openai_batches.refuse_in_batch}
+_REFUSALS = {Protocol.ANTHROPIC: anthropic_batches.refuse_in_batch, Protocol.OPENAI: openai_batches.refuse_in_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class BatchRoutes:
 
     async def create_messages(self, incoming: Incoming) -> Response:
         raw = await read_body(incoming.request, max_bytes=self._max_bytes)
-        lines = await asyncio.to_thread(lambda: message_batches.read_batch(parse_body(raw)))
-        batch = Batch(new_id("msgbatch_"), incoming.tenant, message_batches.KIND, lines, self.queue.clock())
+        lines = await asyncio.to_thread(lambda: anthropic_batches.read_batch(parse_body(raw)))
+        batch = Batch(new_id("msgbatch_"), incoming.tenant, anthropic_batches.KIND, lines, self.queue.clock())
         self.queue.add(batch)
         return self._shown_messages(incoming, batch)
 
     async def list_messages(self, incoming: Incoming) -> Response:
-        own, url = self.queue.all_of(incoming.tenant, message_batches.KIND), _base_url(incoming)
+        own, url = self.queue.all_of(incoming.tenant, anthropic_batches.KIND), _base_url(incoming)
         query = incoming.request.query_params
         ids = [batch.batch_id for batch in own]
         start, stop = _between(ids, after=query.get("after_id"), before=query.get("before_id"))
@@ -99,8 +99,8 @@ class BatchRoutes:
             has_more = start > 0
         else:
             has_more = stop - start > limit
-        chosen = [message_batches.shown(one, url) for one in own[start:stop][:limit]]
-        return json_response(message_batches.page(chosen, has_more=has_more))
+        chosen = [anthropic_batches.shown(one, url) for one in own[start:stop][:limit]]
+        return json_response(anthropic_batches.page(chosen, has_more=has_more))
 
     async def show_messages(self, incoming: Incoming) -> Response:
         return self._shown_messages(incoming, self._messages(incoming))
@@ -121,14 +121,14 @@ class BatchRoutes:
         batch = self._messages(incoming)
         if batch.ended_at is None:
             refuse("message_batch_id", "this batch has no results before it has ended.")
-        content = await asyncio.to_thread(lambda: "".join(message_batches.results(batch)))
+        content = await asyncio.to_thread(lambda: "".join(anthropic_batches.results(batch)))
         return Response(content, media_type=_JSON_LINES)
 
     def _messages(self, incoming: Incoming) -> Batch:
-        return self.queue.get(incoming.tenant, message_batches.KIND, incoming.request.path_params["batch_id"])
+        return self.queue.get(incoming.tenant, anthropic_batches.KIND, incoming.request.path_params["batch_id"])
 
     def _shown_messages(self, incoming: Incoming, batch: Batch) -> Response:
-        return json_response(message_batches.shown(batch, _base_url(incoming)))
+        return json_response(anthropic_batches.shown(batch, _base_url(incoming)))
 
     # OpenAI
 

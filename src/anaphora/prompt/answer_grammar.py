@@ -98,7 +98,40 @@ def _arguments(tool: Tool, loose: Collection[str]) -> str:
 def _spaced(schema: dict[str, Any], *, is_strict: bool) -> str:
     """With our spacing, whatever the schema says of that itself. Not strict: what can't be enforced is passed over."""
     own = {key: value for key, value in schema.items() if key != "x-guidance"}
-    return json.dumps({**own, "x-guidance": {**_SPACING, "lenient": not is_strict}})
+    return json.dumps({**_closed(own), "x-guidance": {**_SPACING, "lenient": not is_strict}})
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """With no more properties than are named, where the schema is silent on others: a small model would go on for ever.
+
+    What satisfies this satisfies the schema. One whose parts are put together is left as it is: none may close alone.
+    """
+    return schema if _joins(schema) else _with_own_alone(schema)
+
+
+def _joins(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        joins = {"allOf", "if", "dependentSchemas", "unevaluatedProperties"} & schema.keys()
+        return bool(joins) or ("$ref" in schema and "properties" in schema) or any(map(_joins, schema.values()))
+    return isinstance(schema, list) and any(map(_joins, schema))
+
+
+def _with_own_alone(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for name in ("properties", "patternProperties", "$defs", "definitions"):
+        if isinstance(inner := schema.get(name), dict):
+            closed[name] = {key: _with_own_alone(value) for key, value in inner.items()}
+    for name in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(inner := schema.get(name), list) and "properties" not in schema:
+            closed[name] = [_with_own_alone(value) for value in inner]
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            closed[name] = _with_own_alone(schema[name])
+    if isinstance(schema.get("properties"), dict) and not {"anyOf", "oneOf", "patternProperties"} & schema.keys():
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _grammar(start: str, rules: list[str]) -> str:

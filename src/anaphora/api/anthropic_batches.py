@@ -24,7 +24,7 @@ _NOT_IN_BATCHES = {
 }
 
 
-class BatchRequest(WireModel):
+class MessageBatchRequest(WireModel):
     requests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_REQUESTS)]
 
 
@@ -33,7 +33,7 @@ def read_batch(body: dict[str, Any]) -> tuple[Line, ...]:
 
     Raises: RequestError naming the field.
     """
-    request = validated(BatchRequest, body)
+    request = validated(MessageBatchRequest, body)
     lines: list[Line] = []
     seen: set[str] = set()
     for index, entry in enumerate(request.requests):
