@@ -145,12 +145,15 @@ def keeping_line(model: str, plan: Plan, *, cache_dir: Path | None, kv_pool_byte
             for size_bytes in (4 * 2**30, 0)
         ]
         fresh = FreshTokens(engines[0].spec.vocab_size)
+        cpu_s: dict[bool, list[float]] = {True: [], False: []}  # by whether it keeps: also what is done after a wave
 
         def wave_of(engine: Engine) -> Callable[[], float]:
             def wave() -> float:
                 prompts = [fresh.draw(num_tokens) for _ in range(num_requests)]
+                busy_s = time.process_time()
                 took_s = seconds(lambda: _answer_all(engine, prompts, sampling))
                 engine.flush()  # what is still written must not slow the other
+                cpu_s[engine is engines[0]].append(time.process_time() - busy_s)
                 return took_s
 
             return wave
@@ -166,6 +169,8 @@ def keeping_line(model: str, plan: Plan, *, cache_dir: Path | None, kv_pool_byte
         {
             "on_tokens_per_s": num_per_wave / median(kept),
             "off_tokens_per_s": num_per_wave / median(forgot),
+            "on_cpu_s": median(cpu_s[True]),
+            "off_cpu_s": median(cpu_s[False]),
             "stored_tokens": stored.num_stored_tokens,
             "dropped_tokens": stored.num_dropped_tokens,
         },

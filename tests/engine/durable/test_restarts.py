@@ -173,3 +173,20 @@ def test_what_is_shared_no_more_is_not_loaded_before_anybody_asks(tmp_path: Path
         assert engine.preload(wait_s=60)
         assert engine.stats().lower.num_loaded_tokens == 107  # the other one, which is older
         assert engine.generate(PROMPT, GREEDY8).receipt.num_reused_tokens == 0
+
+
+def test_two_engines_on_one_folder_reuse_what_the_other_computed(tmp_path: Path, cold: Cold):
+    """Both have it open all the time, as two servers on one machine."""
+    with engine_at(tmp_path) as one, engine_at(tmp_path) as other:
+        one.generate(PROMPT, GREEDY8)
+        assert one.flush()
+        answer = other.generate(PROMPT, GREEDY8)
+        assert numbers(answer) == (1, 699, "disk")
+        cold.check(PROMPT, answer, max_tokens=8)
+        longer = np.concatenate([PROMPT, random_tokens(RNG, 80)])
+        other.generate(longer, GREEDY8)
+        assert other.flush()
+        answer = one.generate(longer, GREEDY8)
+        cold.check(longer, answer, max_tokens=8)
+        assert answer.receipt.num_computed_tokens == 1
+        assert answer.receipt.num_loaded_tokens > 0
