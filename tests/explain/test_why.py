@@ -1,5 +1,7 @@
 """The one reason of a miss. Method: a memory of requests, an engine that is told what it reused."""
 
+from dataclasses import replace
+
 import pytest
 from prompts import prompt_of, tool
 from remembered import World
@@ -8,7 +10,7 @@ from anaphora.core.fates import Fate
 from anaphora.engine.request import StopReason, Tenant
 from anaphora.explain.memory import MemoryLimits
 from anaphora.explain.why import MISS_SAYS, duration
-from anaphora.prompt.canonical import Message, Prompt, Text, ToolUse
+from anaphora.prompt.canonical import Message, Prompt, Text, ToolChoice, ToolUse
 
 LONG = "You answer questions about the harbour. " * 5
 LONGER = ("How deep is it?", "9 m", "And now?")
@@ -158,6 +160,18 @@ def test_an_answer_that_comes_back_otherwise_is_named() -> None:
     first, _, _ = world.ask(prompt_of("Well", system=LONG))
     world.answer(first, "Nine metres.")
     assert world.why(prompt_of("Well", "Nine feet.", "So?", system=LONG)).cause == "answer_changed"
+
+
+def test_a_call_that_was_opened_for_the_model_is_compared_with_its_opening() -> None:
+    tools = (tool("look", 0),)
+    asked = replace(prompt_of("Hi", system=LONG, tools=tools), tool_choice=ToolChoice("any"))
+    world = World()
+    first, own, _ = world.ask(asked)
+    assert own.rendered.opening.startswith("<tool_call>")
+    world.answer(first, '{"a": 1}}\n</tool_call>')
+    call = ToolUse("c", "look", '{"a":1}', "messages[1].content[0]")
+    found = world.why(prompt_of("Hi", Message("assistant", (call,), "messages[1]"), "So?", system=LONG, tools=tools))
+    assert (found.cause, found.where) == ("json_spacing", "messages[1].content[0]")
 
 
 def test_an_answer_of_which_only_tokens_are_kept_is_named_too() -> None:

@@ -130,6 +130,9 @@ PLAIN: frozenset[Reason] = frozenset({"text_changed", "text_grew", "text_cut", "
 _LEAST_TAIL = 16
 """Tokens at the end of a part that both sides have, where other words in front of them count as one change."""
 
+OPENING = "tool_choice"
+"""The path of the beginning of an answer that was put in front of the model."""
+
 _MARGIN = 8
 """Characters kept on either side of a difference: more than any sign is made of."""
 
@@ -227,7 +230,7 @@ def text_reason(old: str, new: str) -> Reason:
     at = num_common(old, new)
     one, other = _middles(old, new, at)
     if _may_be_space(old, new, at) and "".join(one.split()) == "".join(other.split()):
-        return "whitespace"
+        return _json_reason(old, new) or "whitespace"
     is_ascii = one.isascii() and other.isascii()
     if not is_ascii and unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
         return "unicode_form"
@@ -264,7 +267,7 @@ def _reason(first: Side, second: Side, divergence: Divergence) -> Reason:
         return message_reason
     old, new = text_of(first.rendered, path), text_of(second.rendered, path)
     if old is None and new is not None and (wrote := text_of(first.rendered, ANSWER)) is not None:
-        return _answer_reason(wrote, new)
+        return _answer_reason((text_of(first.rendered, OPENING) or "") + wrote, new)
     if old is None or new is None:
         return "part_added" if old is None else "part_removed"
     if old == new:
