@@ -168,6 +168,13 @@ class Settings(BaseSettings):
         bool,
         Field(description="Remember what they say, in memory only; else digests, which tell the place and no more."),
     ] = True
+    drop_front_nonces: Annotated[
+        bool,
+        Field(
+            description="Take out lines that known clients put in front of a system prompt and change each time, such "
+            "as x-anthropic-billing-header."
+        ),
+    ] = True
     cache: Annotated[bool, Field(description="Reuse cached prefixes.")] = True
     policy: Annotated[str, Field(description="Eviction policy.")] = DEFAULT_POLICY
     kv_pool_bytes: Annotated[

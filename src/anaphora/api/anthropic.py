@@ -4,7 +4,6 @@ Beta headers and fields nobody here knows are left alone; fields that would chan
 honoured are refused by name. Cache marks are read and carried along.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -37,15 +36,12 @@ from anaphora.prompt.canonical import (
     ToolResult,
     ToolUse,
 )
+from anaphora.prompt.front_nonces import FRONT_NONCES, Rules, cleaned_system
 
 MAX_STOPS = 8191
 """Ours; hosted, the number is limited too, but nowhere documented."""
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-
-# Some clients put a line with a nonce per request in front of the system prompt (for the host's billing). It
-# says nothing to a model, and would make every prompt differ from its first token on.
-_BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 class CountRequest(WireModel):
@@ -100,13 +96,13 @@ class CountCall:
     prompt: Prompt
 
 
-def read_messages(body: dict[str, Any]) -> MessagesCall:
-    """The request, translated.
+def read_messages(body: dict[str, Any], front_nonces: Rules = FRONT_NONCES) -> MessagesCall:
+    """The request, translated. `front_nonces` say what is taken out in front of the system prompt.
 
     Raises: RequestError naming the field.
     """
     request = validated(MessagesRequest, body)
-    prompt = _prompt(request, body)
+    prompt = _prompt(request, body, front_nonces)
     if request.max_tokens == 0:
         _check_prefill_only(request, prompt)
     if any(not stop.strip() for stop in request.stop_sequences or ()):
@@ -124,16 +120,16 @@ def read_messages(body: dict[str, Any]) -> MessagesCall:
     return MessagesCall(request.model, prompt, sampling, bool(request.stream))
 
 
-def read_count(body: dict[str, Any]) -> CountCall:
+def read_count(body: dict[str, Any], front_nonces: Rules = FRONT_NONCES) -> CountCall:
     """The request, translated.
 
     Raises: RequestError naming the field.
     """
     request = validated(CountRequest, body)
-    return CountCall(request.model, _prompt(request, body))
+    return CountCall(request.model, _prompt(request, body, front_nonces))
 
 
-def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
+def _prompt(request: CountRequest, body: dict[str, Any], front_nonces: Rules) -> Prompt:
     if body.get("mcp_servers"):
         refuse("mcp_servers", "is not supported: this server calls no other servers.")
     if request.thinking is not None:
@@ -146,7 +142,7 @@ def _prompt(request: CountRequest, body: dict[str, Any]) -> Prompt:
     )
     prompt = Prompt(
         messages=messages,
-        system=_system(request.system),
+        system=cleaned_system(_system(request.system), front_nonces),
         tools=tools,
         tool_choice=_tool_choice(request.tool_choice, tools),
         answer=_answer_schema(request),
@@ -192,9 +188,7 @@ def _system(value: object) -> tuple[Text, ...]:
         texts = [_system_block(block, f"system[{index}]") for index, block in enumerate(value)]
     else:
         refuse("system", "must be a string or a list of text blocks.")
-    opening = texts[0]
-    rest = _BILLING_LINE.sub("", opening.text)
-    return (*([Text(rest, opening.path, opening.mark)] if rest else []), *texts[1:])
+    return tuple(texts)
 
 
 def _system_block(value: object, path: str) -> Text:

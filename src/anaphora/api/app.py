@@ -72,6 +72,7 @@ from anaphora.engine.request import Keep, Tenant
 from anaphora.errors import NotAuthenticated, RequestTimeout, UnknownResponse
 from anaphora.explain.memory import MemoryLimits
 from anaphora.prompt.canonical import Prompt
+from anaphora.prompt.front_nonces import FRONT_NONCES, Rules
 from anaphora.prompt.render import Rendered
 
 Prepared = TypeVar("Prepared")
@@ -91,6 +92,7 @@ class ApiSettings:
     clock: Callable[[], float] = time.monotonic  # of lifetimes, in seconds
     request_log: RequestLog | None = None
     explain: MemoryLimits | None = field(default_factory=MemoryLimits)  # None: no requests are remembered
+    front_nonces: Rules = FRONT_NONCES  # what is taken out in front of system prompts
     seen_path: Path | None = None  # file that tells after a restart what was seen before
 
 
@@ -147,7 +149,7 @@ class Api:
 
     async def chat_completions(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> Any:
-            call = read_chat(body)
+            call = read_chat(body, self._settings.front_nonces)
             self._models.check(call.model)
             rendered = self._serving.render(call.prompt, incoming.tenant)
             rules = self._settings.profile.openai
@@ -161,7 +163,7 @@ class Api:
 
     async def responses(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> Any:
-            call = read_responses(body, self._earlier(body, incoming.tenant))
+            call = read_responses(body, self._earlier(body, incoming.tenant), self._settings.front_nonces)
             self._models.check(call.model)
             rendered = self._serving.render(call.prompt, incoming.tenant)
             words = responses_words(body, call.items)
@@ -248,7 +250,7 @@ class Api:
 
     async def count_input_tokens(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> int:
-            model, prompt = read_input_tokens(body, self._earlier(body, incoming.tenant))
+            model, prompt = read_input_tokens(body, self._earlier(body, incoming.tenant), self._settings.front_nonces)
             self._models.check(model)
             return len(self._serving.render(prompt, incoming.tenant).tokens)
 
@@ -300,7 +302,7 @@ class Api:
         limit = self._serving.max_tokens
 
         def prepare(body: dict[str, Any]) -> Any:
-            call = read_messages(body)
+            call = read_messages(body, self._settings.front_nonces)
             self._models.check(call.model)
             if (call.sampling.max_tokens or 0) > limit:
                 refuse("max_tokens", f"{call.sampling.max_tokens} > {limit}, the most this model can generate.")
@@ -329,7 +331,7 @@ class Api:
 
     async def count_tokens(self, incoming: Incoming) -> Response:
         def prepare(body: dict[str, Any]) -> int:
-            call = read_count(body)
+            call = read_count(body, self._settings.front_nonces)
             self._models.check(call.model)
             rendered, _ = self._marked(body, call.prompt, incoming.tenant)
             return len(rendered.tokens)

@@ -35,6 +35,7 @@ from anaphora.prompt.canonical import (
     ToolResult,
     ToolUse,
 )
+from anaphora.prompt.front_nonces import FRONT_NONCES, Rules, cleaned_messages
 
 Given = TypeVar("Given")
 
@@ -107,8 +108,8 @@ class ChatCall:
     includes_usage: bool
 
 
-def read_chat(body: dict[str, Any]) -> ChatCall:
-    """The request, translated.
+def read_chat(body: dict[str, Any], front_nonces: Rules = FRONT_NONCES) -> ChatCall:
+    """The request, translated. `front_nonces` say what is taken out in front of the system prompt.
 
     Raises: RequestError naming the field.
     """
@@ -122,7 +123,7 @@ def read_chat(body: dict[str, Any]) -> ChatCall:
     messages = tuple(_message(value, f"messages[{index}]") for index, value in enumerate(request.messages))
     choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=True)
     answer = answer_of(request.response_format, "response_format", inside="json_schema")
-    prompt = Prompt(messages=messages, tools=tools, tool_choice=choice, answer=answer)
+    prompt = Prompt(messages=cleaned_messages(messages, front_nonces), tools=tools, tool_choice=choice, answer=answer)
     refuse_begun_json(prompt, "response_format")
     return ChatCall(
         model=request.model,

@@ -17,6 +17,7 @@ from anaphora.api.openai import MAX_TOP_LOGPROBS, answer_of, function_of, refuse
 from anaphora.api.wire import WireModel, optional_text, refuse, validated, want_list, want_object, want_text
 from anaphora.engine.request import Sampling
 from anaphora.prompt.canonical import Message, Part, Prompt, Role, Text, Thinking, Tool, ToolResult, ToolUse
+from anaphora.prompt.front_nonces import FRONT_NONCES, Rules, cleaned_messages, cleaned_system
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _LOGPROBS = "message.output_text.logprobs"
@@ -82,7 +83,9 @@ class ResponsesCall:
     echoed: Mapping[str, Any]  # fields that the answer repeats
 
 
-def read_responses(body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> ResponsesCall:
+def read_responses(
+    body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = (), front_nonces: Rules = FRONT_NONCES
+) -> ResponsesCall:
     """The request, translated. `earlier` are the items of the response that it continues.
 
     Raises: RequestError naming the field.
@@ -91,7 +94,7 @@ def read_responses(body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = 
     for name, problem in _NOT_HERE.items():
         if body.get(name):
             refuse(name, problem)
-    prompt, items = _prompt(request, earlier)
+    prompt, items = _prompt(request, earlier, front_nonces)
     wants_logprobs = _LOGPROBS in (request.include or ())
     if request.top_logprobs is not None and not wants_logprobs:
         refuse("top_logprobs", f"needs {_LOGPROBS!r} in include.")
@@ -118,13 +121,15 @@ def read_responses(body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = 
     )
 
 
-def read_input_tokens(body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> tuple[str, Prompt]:
+def read_input_tokens(
+    body: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = (), front_nonces: Rules = FRONT_NONCES
+) -> tuple[str, Prompt]:
     """The model and prompt of a request to count.
 
     Raises: RequestError naming the field.
     """
     request = validated(InputTokensRequest, body)
-    return request.model, _prompt(request, earlier)[0]
+    return request.model, _prompt(request, earlier, front_nonces)[0]
 
 
 def marked_parts(items: Sequence[Item]) -> Iterator[tuple[Mapping[str, Any], str, str]]:
@@ -138,7 +143,9 @@ def marked_parts(items: Sequence[Item]) -> Iterator[tuple[Mapping[str, Any], str
             yield part, path, f"{item.path}.output" if is_output else path
 
 
-def _prompt(request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]]) -> tuple[Prompt, tuple[Item, ...]]:
+def _prompt(
+    request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]], front_nonces: Rules
+) -> tuple[Prompt, tuple[Item, ...]]:
     output = (request.text or {}).get("format")
     answer = answer_of(None if output is None else want_object(output, "text.format"), "text.format")
     items = (*(Item(value, f"previous[{index}]") for index, value in enumerate(earlier)), *_items(request.input))
@@ -146,7 +153,8 @@ def _prompt(request: InputTokensRequest, earlier: Sequence[Mapping[str, Any]]) -
     if not messages and not request.instructions:
         refuse("input", "must not be empty.")
     tools = tuple(_tools(request.tools or []))
-    system = (Text(request.instructions, "instructions"),) if request.instructions else ()
+    system = cleaned_system((Text(request.instructions, "instructions"),) if request.instructions else (), front_nonces)
+    messages = messages if request.instructions else cleaned_messages(messages, front_nonces)
     choice = tool_choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False, nested=False)
     prompt = Prompt(messages=messages, system=system, tools=tools, tool_choice=choice, answer=answer)
     refuse_begun_json(prompt, "text.format")

@@ -18,6 +18,7 @@ from anaphora.costs.price_books import price_book
 from anaphora.engine.engine import Engine
 from anaphora.errors import SettingsError
 from anaphora.explain.memory import MemoryLimits
+from anaphora.prompt.front_nonces import FRONT_NONCES, NOTHING
 
 _PRELOADING_S = 2.0
 """Who asks first should find what the server before this one knew; but nobody waits long for a server to start."""
@@ -103,6 +104,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         prices=price_book(settings.prices) if has_prices else None,
         request_log=log,
         explain=_memory_limits(settings),
+        front_nonces=FRONT_NONCES if settings.drop_front_nonces else NOTHING,
         seen_path=settings.cache_dir.expanduser() / "seen-openings" if settings.explain_requests else None,
     )
 
