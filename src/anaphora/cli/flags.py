@@ -35,6 +35,7 @@ _GROUPS = {
         "max_step_tokens",
         "max_sequences",
         "queue_length",
+        "drop_front_nonces",
         "request_timeout_s",
         "shutdown_timeout_s",
     ),
