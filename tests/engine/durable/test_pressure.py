@@ -226,3 +226,21 @@ def test_what_nobody_asked_for_gives_way_to_a_request_that_waits(stored: Path, g
         gate.may_load.set()
         assert engine.preload(wait_s=60)
         assert engine.generate(PROMPT, GREEDY8).receipt.num_computed_tokens == 1
+
+
+def test_a_fault_of_our_own_in_a_thread_costs_no_answer_and_holds_no_slot(
+    stored: Path, gates: list[GatedTier], cold: Cold, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault")
+
+    with engine_at(stored) as engine:
+        for name in ("load", "store"):
+            monkeypatch.setattr(gates[-1], name, fail)
+        for _ in range(2):
+            cold.check(OTHER, engine.generate(OTHER, GREEDY8), max_tokens=8)
+            answer = engine.generate(np.concatenate([PROMPT[:500], OTHER]), GREEDY8)
+            assert answer.receipt.num_loaded_tokens == 0
+        assert engine.flush()
+    assert "Loading from disk failed" in caplog.text
+    assert "Storing on disk failed" in caplog.text

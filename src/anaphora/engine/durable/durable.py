@@ -217,18 +217,23 @@ class Durable:
         num_read = wanted[-1].stop - wanted[0].piece.start
         if not self._rates.is_loading_faster(num_new, num_bytes=num_read * self._pool.bytes_per_token):
             return False
-        lease = self._cache.acquire(
+        lease = self._room(sequence, num_present, num_new)
+        while not isinstance(lease, Lease) and self.drop_background():  # what it computes would need the same slots
+            lease = self._room(sequence, num_present, num_new)
+        if not isinstance(lease, Lease):
+            return False
+        waiting = self._start(Loading(opening, wanted, lease, lease.extents, num_present, num_present))
+        self._let_wait(sequence, waiting, num_present=num_present)
+        return True
+
+    def _room(self, sequence: Sequence, num_present: int, num_new: int) -> Lease | Refusal:
+        return self._cache.acquire(
             sequence.namespace,
             sequence.tokens,
             max_reuse=num_present,
             num_private=num_new,
             priority=sequence.priority,
         )
-        if not isinstance(lease, Lease):
-            return False
-        waiting = self._start(Loading(opening, wanted, lease, lease.extents, num_present, num_present))
-        self._let_wait(sequence, waiting, num_present=num_present)
-        return True
 
     def _preload_next(self) -> None:
         """Start the next load that nobody waits for, if there is one and free slots for it."""

@@ -1,5 +1,6 @@
 """Loads records into slots, in a thread of its own. Who waits for one goes on when the engine's thread hears of it."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,8 @@ from anaphora.engine.step import extents_between
 from anaphora.tiers.base import Tier
 from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Record
+
+log = logging.getLogger("anaphora")
 
 
 @dataclass(slots=True, eq=False)
@@ -74,11 +77,12 @@ class Loader:
 
     def _main(self) -> None:
         while (work := self._next()) is not None:
+            try:
+                self._load(work) if isinstance(work, Loading) else work()
+            except Exception:  # a fault of ours must not leave requests waiting
+                log.exception("Loading from disk failed. Please report this. What was to be loaded is computed.")
             if isinstance(work, Loading):
-                self._load(work)
                 self._done(work)
-            else:
-                work()
 
     def _next(self) -> Loading | Callable[[], None] | None:
         with self._changed:

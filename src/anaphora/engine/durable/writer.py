@@ -4,6 +4,7 @@ engine's thread    hold the slots, offer                                     rel
 writer's thread                         copy out a record, store it, ...  done
 """
 
+import logging
 import os
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ from anaphora.engine.step import extents_between
 from anaphora.tiers.base import Origin, Outcome, Tier
 from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Record
+
+log = logging.getLogger("anaphora")
 
 NICENESS = 10
 """The model's threads go first."""
@@ -106,7 +109,10 @@ class Writer:
         thread_id = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread_id, min(19, os.getpriority(os.PRIO_PROCESS, thread_id) + NICENESS))
         while (writing := self._next()) is not None:
-            self._write(writing)
+            try:
+                self._write(writing)
+            except Exception:  # a fault of ours must not leave slots held
+                log.exception("Storing on disk failed. Please report this. What was to be stored is dropped.")
             self._done(writing)
             with self._changed:
                 self._doing = None
