@@ -36,9 +36,7 @@ def explain(
     *,
     last: Annotated[bool, typer.Option("--last", help="The last request to a running server.")] = False,
     url: Annotated[str, typer.Option(help="The server.")] = DEFAULT_URL,
-    key: Annotated[
-        str | None, typer.Option(help="API key, where the server wants one.", envvar="ANAPHORA_KEY", show_default=False)
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="API key, where the server wants one.", show_default=False)] = None,
     priced_as: PricedAs = None,
     prices: Prices = None,
 ) -> None:

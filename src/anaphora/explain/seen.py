@@ -15,8 +15,8 @@ from anaphora.engine.request import Tenant
 
 FIRST_PLACE = 64
 DIGEST_BYTES = 12
-MAX_DIGESTS = 2**19
-"""About 50 MB; some 60,000 prompts."""
+MAX_DIGESTS = 2**17
+"""About 13 MB in memory for those of this process, and as many for those before; some 20,000 prompts."""
 
 
 class Seen:
