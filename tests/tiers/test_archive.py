@@ -65,7 +65,7 @@ def test_an_archive_brings_a_prompt_to_another_tier(tmp_path: Path):
     assert (tmp_path / "prompt").stat().st_mode & 0o777 == 0o600
     assert origin_of_archive(tmp_path / "prompt") == RED
     assert import_archive(tmp_path / "prompt", tier, origin=RED, record_tokens=4) == 8
-    (first, second) = tier.recent(max_bytes=100_000)
+    (first, second) = tier.recent(DIGEST, max_bytes=100_000)
     assert (first.origin, first.namespace, first.parent) == (RED, RED_SPACE, START)
     stored = [tier.load(one.key) for one in (first, second)]
     assert all(isinstance(one, Record) for one in stored)
@@ -107,7 +107,7 @@ def test_a_damaged_archive_is_refused_or_gives_what_was_in_it(tmp_path: Path, se
     for record in records:
         loaded = tier.load(record.key)
         assert not isinstance(loaded, Record) or same(loaded, record)
-    assert {one.key for one in tier.recent(max_bytes=10**6)} <= {record.key for record in records}
+    assert {one.key for one in tier.recent(DIGEST, max_bytes=10**6)} <= {record.key for record in records}
 
 
 def test_prompts_are_listed_with_all_that_is_in_front_of_them():

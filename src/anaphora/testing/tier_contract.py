@@ -94,16 +94,21 @@ class TierContract:
         origin = Origin(b"m" * 32, "model", "red")
         for record in (*chain, other):
             tier.store(record)
+        foreign = _record("else", space=Namespace(b"t" * 32))
         tier.introduce(_SPACE, origin)
+        tier.introduce(foreign.namespace, Origin(b"n" * 32, "another", "red"))
         tier.use([chain[2].key])
         new, size = _record("new"), other.size_bytes
-        tier.store(new)  # uses are written with the next change
-        assert [one.key for one in tier.recent(max_bytes=4 * size)] == [record.key for record in (new, *chain)]
-        known = tier.recent(max_bytes=5 * size)
+        for record in (new, foreign):  # uses are written with the next change
+            tier.store(record)
+        assert [one.key for one in tier.recent(origin.model_digest, max_bytes=4 * size)] == [
+            record.key for record in (new, *chain)
+        ]
+        known = tier.recent(origin.model_digest, max_bytes=5 * size)
         assert len(known) == 5
         assert (known[3].origin, known[3].parent, known[3].is_pinned) == (origin, chain[1].key, False)
         assert _text(known[3].tokens) == "ghi"
-        assert tier.recent(max_bytes=size - 1) == []
+        assert tier.recent(origin.model_digest, max_bytes=size - 1) == []
 
     def test_a_deleted_record_is_gone(self: _MakesTiers) -> None:
         tier, record = self.make_tier(1000), _record("abc")

@@ -99,8 +99,8 @@ class Tier(Protocol):
         """Say whose a namespace is. Stays as long as the tier."""
         ...
 
-    def recent(self, *, max_bytes: int) -> Sequence[Known]:
-        """List what was used last, up to so many bytes, each record behind the one that it follows."""
+    def recent(self, model_digest: bytes, *, max_bytes: int) -> Sequence[Known]:
+        """List what was used last of a model, up to so many bytes, each record behind the one that it follows."""
         ...
 
     def store(self, record: Record) -> Outcome:

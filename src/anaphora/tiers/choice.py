@@ -17,6 +17,11 @@ def nearest_of(entries: Iterable[Entry], tokens: Tokens) -> Entry | None:
     return best
 
 
+def of_model(known: Iterable[Known], model_digest: bytes) -> list[Known]:
+    """Leave out the records of other models, and those of which nobody said whose they are."""
+    return [one for one in known if one.origin is not None and one.origin.model_digest == model_digest]
+
+
 def with_parents_first(latest_first: Sequence[Known], *, max_bytes: int) -> list[Known]:
     """Choose what was used last, each record with all that stand in front of it, as far as the bytes allow.
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from anaphora.core.namespace import Namespace
 from anaphora.tiers.base import Entry, Known, Origin, Outcome, Tier
-from anaphora.tiers.choice import nearest_of, with_parents_first
+from anaphora.tiers.choice import nearest_of, of_model, with_parents_first
 from anaphora.tiers.disk_index import INDEX_ERRORS, DiskIndex, is_damage
 from anaphora.tiers.folder_lock import FolderLock
 from anaphora.tiers.keys import START, RecordKey, Tokens, record_key
@@ -110,9 +110,9 @@ class DiskTier:
     def introduce(self, namespace: Namespace, origin: Origin) -> None:
         self._change(lambda: self._index.introduce(namespace, origin))
 
-    def recent(self, *, max_bytes: int) -> list[Known]:
+    def recent(self, model_digest: bytes, *, max_bytes: int) -> list[Known]:
         """List what was used last. Cost: O(records)."""
-        return with_parents_first(self.all(), max_bytes=max_bytes)
+        return with_parents_first(of_model(self.all(), model_digest), max_bytes=max_bytes)
 
     def all(self) -> list[Known]:
         """List all records, the one used last first. Cost: O(records)."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anaphora.core.namespace import Namespace
 from anaphora.tiers.base import Entry, Known, Origin, Outcome
-from anaphora.tiers.choice import nearest_of, with_parents_first
+from anaphora.tiers.choice import nearest_of, of_model, with_parents_first
 from anaphora.tiers.keys import RecordKey, Tokens
 from anaphora.tiers.memory import Memory
 from anaphora.tiers.record import Miss, MissReason, Record
@@ -66,10 +66,10 @@ class HostTier:
         with self._guard:
             self._origins[namespace] = origin
 
-    def recent(self, *, max_bytes: int) -> list[Known]:
+    def recent(self, model_digest: bytes, *, max_bytes: int) -> list[Known]:
         with self._guard:
             known = [self._known(key, record) for key, record in reversed(self._records.items())]
-        return with_parents_first(known, max_bytes=max_bytes)
+        return with_parents_first(of_model(known, model_digest), max_bytes=max_bytes)
 
     def store(self, record: Record) -> Outcome:
         """Keep a copy of a record."""

@@ -43,7 +43,7 @@ class NoTier:
     def introduce(self, namespace: Namespace, origin: Origin) -> None:
         """Nothing to remember."""
 
-    def recent(self, *, max_bytes: int) -> list[Known]:
+    def recent(self, model_digest: bytes, *, max_bytes: int) -> list[Known]:
         return []
 
     def store(self, record: Record) -> Outcome:

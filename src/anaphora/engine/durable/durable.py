@@ -124,7 +124,7 @@ class Durable:
             self._preload_next()
 
         def find() -> None:
-            known = self._tier.recent(max_bytes=num_tokens * self._pool.bytes_per_token)
+            known = self._tier.recent(self._spec.digest, max_bytes=num_tokens * self._pool.bytes_per_token)
             chains = chains_of(known, model_digest=self._spec.digest, shared=self._shared)
             self._post(lambda: begin(chains))
 
