@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from prompts import prompt_of, tool
-from remembered import World
+from remembered import World, no_fate
 
 from anaphora.core.fates import Fate
 from anaphora.engine.request import StopReason, Tenant
-from anaphora.explain.memory import MemoryLimits
-from anaphora.explain.why import MISS_SAYS, duration
+from anaphora.explain.memory import Asked, MemoryLimits, RequestMemory, prompt_of_text, remembered_side
+from anaphora.explain.reasons import Side
+from anaphora.explain.why import MISS_SAYS, Outcome, duration, why
 from anaphora.prompt.canonical import Message, Prompt, Text, ToolChoice, ToolUse
+from anaphora.prompt.render import Rendered
 
 LONG = "You answer questions about the harbour. " * 5
 LONGER = ("How deep is it?", "9 m", "And now?")
@@ -160,6 +163,33 @@ def test_an_answer_that_comes_back_otherwise_is_named() -> None:
     first, _, _ = world.ask(prompt_of("Well", system=LONG))
     world.answer(first, "Nine metres.")
     assert world.why(prompt_of("Well", "Nine feet.", "So?", system=LONG)).cause == "answer_changed"
+
+
+def test_the_same_answer_in_other_tokens_is_named() -> None:
+    wrote = f"Nine metres. {LONG}"
+    world = World()
+    first, _, _ = world.ask(prompt_of("Well", system=LONG))
+    world.memory.answer(Tenant(""), first, np.array([ord("N"), ord("i"), 99_999, 7], dtype=np.int32), wrote)
+    found = world.why(prompt_of("Well", wrote, "So?", system=LONG))
+    assert (found.cause, found.where, found.byte_index) == ("retokenised", "messages[1].content", len("Ni"))
+    assert found.num_lost == len(wrote) - len("Ni")
+
+
+def test_token_ids_without_text_are_told_by_their_place() -> None:
+    def ids(*tokens: int) -> Side:
+        encoded = np.array(tokens, dtype=np.int32)
+        rendered = Rendered("", encoded, np.zeros((len(tokens), 2), dtype=np.int64), ())
+        return Side(prompt_of_text("", "prompt"), rendered)
+
+    memory, reasons = RequestMemory(), []
+    for number, side in enumerate((ids(*range(30)), ids(*range(20), 7, 8), ids(*range(3), 7, 8))):
+        num_tokens = len(side.rendered.tokens)
+        asked = Asked(f"r{number}", 0.0, "m", remembered_side(side, keeps_text=True), num_tokens)
+        nearest = memory.arrive(Tenant(""), asked, side.rendered.tokens)
+        num_reused = 0 if nearest is None else nearest.num_tokens
+        found = why(side, nearest, Outcome(0.0, 0.0, num_tokens, num_reused, "diverged", no_fate))
+        reasons.append((found.reason, found.token_index))
+    assert reasons == [("first_seen", None), ("none", 20), ("none", 3)]
 
 
 def test_a_call_that_was_opened_for_the_model_is_compared_with_its_opening() -> None:
