@@ -232,6 +232,10 @@ class Settings(BaseSettings):
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], Field(description="Type of weights, keys and values.")
     ] = "float32"
+    weights: Annotated[
+        Literal["checkpoint", "bfloat16", "int8", "int4"],
+        Field(description="Round the linear layers' weights when the model is loaded; default: as they are."),
+    ] = "checkpoint"
     device: Annotated[str, Field(description="Device the model runs on.")] = "cpu"
     kernels: Annotated[
         Literal["auto", "native", "torch"],

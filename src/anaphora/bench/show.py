@@ -21,9 +21,10 @@ from anaphora.bench.kernels import (
 from anaphora.bench.lines import Line
 from anaphora.bench.machine import this_machine
 from anaphora.bench.pair import plain_copy
+from anaphora.bench.quality import measure_quality
 from anaphora.bench.report import table_of, write_files
 from anaphora.bench.restart import Plan, keeping_line, restart_lines
-from anaphora.bench.steps import compare_steps
+from anaphora.bench.steps import SharedPast, compare_shared_past, compare_steps
 from anaphora.bench.suite import FULL, QUICK, run_suite
 from anaphora.engine.decoder_weights import why_not_native
 from anaphora.engine.models.fetch import default_cache_dir
@@ -107,6 +108,54 @@ def show_steps(model: str, *, cache_dir: Path | None) -> bool:
             *(f"{value:,.1f}" for value in (step.one_call_ms, step.by_layer_ms, step.torch_ms)),
             f"{step.one_call_ms / step.by_layer_ms:.2f}",
             f"{step.one_call_ms / step.torch_ms:.2f}",
+        )
+    Console().print(table)
+    _print_shared_past(compare_shared_past(loaded, kernels))
+    return True
+
+
+def _print_shared_past(found: SharedPast) -> None:
+    title = f"Attention of a decode step: {found.num_sequences} sequences, the same {found.num_past:,} tokens"
+    table = Table(title=title, caption=this_machine().stamp, title_justify="left")
+    for heading in ("the past", "ms", "/ read once"):
+        table.add_column(heading, justify="right")
+    for what, took_ms in (
+        ("there once, read once", found.together_ms),
+        ("there once, read by each", found.apart_ms),
+        ("each has its own", found.copies_ms),
+    ):
+        table.add_row(what, f"{took_ms:.1f}", f"{took_ms / found.together_ms:.2f}")
+    Console().print(table)
+
+
+def show_quality(model: str, *, cache_dir: Path | None) -> bool:
+    """Print what rounding weights costs and gains; False where the native kernels can't run the model."""
+    folder = cache_dir or default_cache_dir()
+    kernels = load_kernels(folder)
+    reason = kernels.reason if isinstance(kernels, NotBuilt) else why_not_native(plain_copy(model, cache_dir))
+    if isinstance(kernels, NotBuilt) or reason is not None:
+        Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
+        return False
+    table = Table(title="Weights rounded at load", caption=this_machine().stamp, title_justify="left")
+    for heading in (
+        "weights",
+        "kept as",
+        "perplexity",
+        "native",
+        "native = plain",
+        "= checkpoint",
+        "step, ms",
+    ):
+        table.add_column(heading, justify="right")
+    for one in measure_quality(model, kernels, cache_dir=folder):
+        table.add_row(
+            one.rounding,
+            one.formats.removeprefix("matrices: "),
+            f"{one.plain_perplexity:.4f}",
+            f"{one.native_perplexity:.4f}",
+            f"{one.native_agrees:.2%}",
+            f"{one.checkpoint_agrees:.2%}",
+            f"{one.step_ms:.1f}",
         )
     Console().print(table)
     return True

@@ -86,6 +86,16 @@ def steps(model: Model = None) -> None:
 
 
 @app.command()
+def weights(model: Model = None) -> None:
+    """Compare weights as they are with weights rounded at load: perplexity, next tokens, size, time of a step."""
+    from anaphora.bench.show import show_quality
+
+    settings = _settings(model)
+    if not show_quality(settings.model, cache_dir=settings.cache_dir):
+        raise typer.Exit(1)
+
+
+@app.command()
 def core() -> None:
     """Measure the index: match and lease of a long prompt, eviction, memory for each token."""
     from anaphora.bench.show import show_core

@@ -14,7 +14,7 @@ from anaphora.config import Settings
 
 _GROUPS = {
     "Server": ("host", "port", "served_names", "api_keys", "metrics_key"),
-    "Model": ("model", "cache_dir", "dtype", "device", "kernels", "num_threads"),
+    "Model": ("model", "cache_dir", "dtype", "weights", "device", "kernels", "num_threads"),
     "Cache": (
         "cache",
         "policy",
@@ -26,6 +26,7 @@ _GROUPS = {
         "tenant_quotas",
         "default_quota_bytes",
         "shared_prompts",
+        "drop_front_nonces",
     ),
     "Accounting": ("profile", "prices", "request_log", "request_log_bytes", "request_log_bodies"),
     "Explanations": ("explain_requests", "explain_bytes", "explain_text"),
@@ -35,7 +36,6 @@ _GROUPS = {
         "max_step_tokens",
         "max_sequences",
         "queue_length",
-        "drop_front_nonces",
         "request_timeout_s",
         "shutdown_timeout_s",
     ),

@@ -125,6 +125,7 @@ class Engine:
                 model,
                 cache_dir=folder,
                 dtype=getattr(torch, settings.dtype),
+                rounding=settings.weights,
                 device=torch.device(settings.device),
                 name=name,
                 progress=progress,

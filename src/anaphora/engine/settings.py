@@ -25,5 +25,6 @@ class EngineSettings:
     queue_length: int = 256  # requests that wait; one more is refused
     num_threads: int | None = None  # None: torch's own choice
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    weights: Literal["checkpoint", "bfloat16", "int8", "int4"] = "checkpoint"  # rounded at load
     device: str = "cpu"
     kernels: Literal["auto", "native", "torch"] = "auto"  # native: compiled here, where model and machine allow

@@ -23,6 +23,7 @@ from anaphora.engine.models.digest import weights_of_files
 from anaphora.engine.models.fetch import fetch
 from anaphora.engine.models.gguf_file import plain_directory
 from anaphora.engine.models.hub import snapshot
+from anaphora.engine.models.rounding import Rounding, round_weights
 from anaphora.engine.models.spec import LoadedModel
 from anaphora.errors import ModelUnavailable
 
@@ -44,11 +45,13 @@ def load_model(
     device: torch.device,
     name: str | None = None,
     progress: bool = True,
+    rounding: Rounding = "checkpoint",
 ) -> LoadedModel:
     """Return the model of a catalog name, a folder, a GGUF file or a hub id, ready for inference.
 
     Fetches and converts what isn't in `cache_dir` yet. `name` is what requests call the model; by default the
-    catalog name, the hub id, or the name of the file or folder.
+    catalog name, the hub id, or the name of the file or folder. `rounding` is for those who want smaller weights than
+    the checkpoint has (`rounding.py`); the model's digest tells it.
 
     Raises: ModelUnavailable, with what was tried and what to do.
     """
@@ -59,11 +62,14 @@ def load_model(
             model = AutoModelForCausalLM.from_pretrained(str(located.folder), dtype=dtype)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             raise ModelUnavailable(f"{source} was found in {located.folder} but can't be loaded: {error}") from error
+        weights = weights_of_files(located.hashed, cache_dir=cache_dir)
+        if round_weights(model, rounding):
+            weights += f" rounded to {rounding}"
         return loaded_model(
             model.to(device),
             tokenizer,
             name=name or located.name,
-            weights=weights_of_files(located.hashed, cache_dir=cache_dir),
+            weights=weights,
             dtype=dtype,
             device=device,
         )
