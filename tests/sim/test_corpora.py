@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from anaphora.core.default_policy import DEFAULT_POLICY
 from anaphora.sim import corpora
 from anaphora.sim.experiment import rows_of
 from anaphora.sim.replay import Plan, replay
@@ -37,7 +38,7 @@ def chat_behind_the_sweep(policy, size):
     return (result.total.num_hit - before.total.num_hit) / sum(one.num_tokens - 500 for one in last)
 
 
-@pytest.mark.parametrize("policy", ["odds", "slru", "arc", "lfu"])
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, "odds", "slru", "arc", "lfu", "s3fifo"])
 @pytest.mark.parametrize("size", [60_000, 200_000])
 def test_a_hot_chat_is_warm_behind_a_sweep_of_documents(policy, size):
     """LRU keeps nothing of it: the first chat brings the system prompt back, and the others hit that alone."""
