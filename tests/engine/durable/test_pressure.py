@@ -1,6 +1,7 @@
 """Loads and writes beside running requests: nobody waits for them who need not, and they give way. Method: a tier that
 waits for the test stands between the engine and its folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -244,3 +245,18 @@ def test_a_fault_of_our_own_in_a_thread_costs_no_answer_and_holds_no_slot(
         assert engine.flush()
     assert "Loading from disk failed" in caplog.text
     assert "Storing on disk failed" in caplog.text
+
+
+def test_what_was_written_just_now_holds_no_room(tmp_path: Path, cold: Cold):
+    """The writer is done with a prompt, and the engine's thread has not heard of it when the next request needs all."""
+    first, second = random_tokens(RNG, 400), random_tokens(RNG, 600)
+    with engine_at(tmp_path, num_slots=700) as engine:
+        durable, post = engine._durable, engine._durable._post  # type: ignore[union-attr]
+        late: list[Callable[[], None]] = []
+        durable._post = late.append  # type: ignore[union-attr, assignment]
+        cold.check(first, engine.generate(first, GREEDY8), max_tokens=8)
+        until(engine, lambda: bool(late))
+        cold.check(second, engine.generate(second, GREEDY8), max_tokens=8)
+        durable._post = post  # type: ignore[union-attr]
+        for order in late:
+            post(order)

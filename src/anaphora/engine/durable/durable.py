@@ -68,6 +68,7 @@ class Durable:
         self._num_slots = below.pool.num_slots
         self._rates = Rates()
         self._loads: dict[Loading, list[Sequence]] = {}  # and who waits for each
+        self._writings: dict[Writing, None] = {}  # whose slots are held: queued, being written, or just written
         self._num_loaded_tokens = self._num_failed_loads = 0
         self._chains: deque[Chain] = deque()  # to be loaded before anybody asks
         self._preloading: Loading | None = None  # of the first chain
@@ -99,8 +100,9 @@ class Durable:
         tokens = sequence.tokens[: held.num_reused]
         opening = Opening(tokens, sequence.namespace, self._shared, min(lease.num_shared, len(tokens)))
         writing = Writing(opening, self._origins(sequence.request.tenant), held, held.extents)
+        self._writings[writing] = None
         if not self._writer.offer(writing):
-            self._cache.release(held)
+            self._let_go(writing)
 
     def forget(self, sequence: Sequence) -> None:
         """See `LowerTiers.forget`. A load that nobody waits for any more ends."""
@@ -137,9 +139,9 @@ class Durable:
 
     def drop_background(self) -> bool:
         """See `LowerTiers.drop_background`. Cost: waits for a layer's copy at most."""
-        writing = self._writer.take_back()
+        writing = self._writer.take_back() or next(iter(self._writings), None)  # else one that was written just now
         if writing is not None:
-            self._release(writing.lease)
+            self._let_go(writing)
         elif self._preloading is not None:
             self._withdraw(self._preloading)
         else:
@@ -316,15 +318,17 @@ class Durable:
             self._is_preloaded.set()
         for sequence in self._loads.pop(loading):
             sequence.is_loading = False
-        self._release(loading.lease)
+        self._cache.release(loading.lease)
 
     def _written(self, writing: Writing) -> None:
         """Called by the writer's thread."""
-        self._post(lambda: self._release(writing.lease))
+        self._post(lambda: self._let_go(writing))
 
-    def _release(self, lease: Lease) -> None:
-        if lease.is_open:
-            self._cache.release(lease)
+    def _let_go(self, writing: Writing) -> None:
+        """Release what was held for the writer, if that has not been done."""
+        if writing in self._writings:
+            del self._writings[writing]
+            self._cache.release(writing.lease)
 
     def _origins(self, tenant: str) -> tuple[Origin, Origin]:
         digest, name = self._spec.digest, self._spec.name
