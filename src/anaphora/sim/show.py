@@ -1,6 +1,7 @@
 """Study traces as the command line asks for it, and print what was found. What `anaphora simulate` calls."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +79,17 @@ def study_of(trace: Trace, policies: Sequence[str], wishes: Wishes, *, console: 
         sizes = parse_sizes(wishes.sizes, history.working_set)
         bar.reset(task, total=len(trace.requests) * len(sizes) * len(policies))
         results = []
+        start = time.perf_counter()
         for size in sizes:
             for policy in policies:
                 bar.update(task, description=f"{trace.name}: {policy}, {size:,} tokens")
                 plan = Plan(policy, size, wishes.num_replicas, router=router, holds_leases=wishes.holds_leases)
                 results.append(replay(trace, plan, progress=lambda: bar.advance(task)))
+        took_s = time.perf_counter() - start
+    num_replayed = len(trace.requests) * len(results)
+    console.print(
+        f"{trace.name}: {num_replayed:,} requests replayed, {60 * num_replayed / took_s:,.0f} a minute.", highlight=False
+    )
     return Study(
         trace,
         history,
