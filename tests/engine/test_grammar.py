@@ -13,10 +13,14 @@ from engine_world import ByHand, check_is_idle, small_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from anaphora.engine import grammar as grammar_module
+from anaphora.engine.detokenise import TokenTexts
 from anaphora.engine.engine import Engine
-from anaphora.engine.grammar import is_heavy, schema_problem
+from anaphora.engine.grammar import Grammars, is_heavy, schema_problem
 from anaphora.engine.request import Generation, Sampling
 from anaphora.errors import RequestError
 
@@ -269,3 +273,33 @@ def test_a_vocabulary_with_pieces_of_characters_still_writes_whole_ones(engine: 
     assert len(generation.text) == 8
     assert all("à" <= one <= "ÿ" for one in generation.text)
     assert np.all(np.asarray(generation.completions[0].token_ids) < 384)
+
+
+def test_text_is_cut_into_tokens_as_the_vocabulary_itself_would_cut_it() -> None:
+    """A quote and a bracket are one token, two brackets are one too, and the vocabulary prefers the latter."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("}", "}"), ('"', "}")]
+    names = [*alphabet, *(left + right for left, right in merges), "<end>"]
+    backend = Tokenizer(BPE({name: index for index, name in enumerate(names)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<end>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+    end, both = len(names) - 1, names.index('"}')
+    grammars = Grammars(
+        TokenTexts(tokenizer),
+        lambda text: tokenizer(text, add_special_tokens=False).input_ids,
+        vocab_size=len(names),
+        end_ids=frozenset({end}),
+    )
+    text = '{"b":"aa"}}'
+    matcher = grammars.matcher(Sampling(grammar='start: "{\\"b\\":\\"" /a{0,5}/ "\\"}}"'))
+    assert matcher is not None
+    written: list[int] = []
+    while not matcher.is_finished:
+        wants_quote = "".join(names[one] for one in written).endswith("aa")
+        chosen = both if wants_quote and both in matcher.allowed else names.index("a")
+        token_id = matcher.recut(chosen if chosen in matcher.allowed else int(matcher.allowed[0]))
+        matcher.took(token_id)
+        written.append(token_id)
+    assert written == tokenizer(text, add_special_tokens=False).input_ids

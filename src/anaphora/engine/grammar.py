@@ -13,7 +13,7 @@ Source: constrained decoding with a lexer and an Earley parser over a trie of th
 
 import json
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,15 +33,21 @@ MAX_GRAMMAR_CHARACTERS = 4 * 2**20
 
 Tokens = NDArray[np.int64]
 
+_NUM_NEIGHBOURS = 8
+_LEAST_FORCED = 2  # bytes: of one there is nothing to cut
+
 _LIMITS = LLParserLimits(verbose_errors=False)
 
 
 class Matcher:
     """One sequence's place in its grammar. Not for several threads at once."""
 
-    def __init__(self, prototype: LLMatcher, *, vocab_size: int, end_ids: Tokens) -> None:
+    def __init__(self, prototype: LLMatcher, tokenizer: LLTokenizer, *, vocab_size: int, end_ids: Tokens) -> None:
         self._matcher = prototype.deep_copy()
+        self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        self._written: list[int] = []  # the newest tokens
+        self._forced: deque[int] = deque()  # tokens that have to follow, one after the other
         self._end_ids = end_ids  # [num_ends]
         self.is_finished = False  # True: nothing may follow, the answer is complete
         self.allowed: Tokens = end_ids  # [num_allowed], ascending; the model's end tokens where the answer may end
@@ -56,13 +62,40 @@ class Matcher:
             return
         if not self._matcher.consume_token(token_id):
             raise _failed(self._matcher)
+        self._written = [*self._written[-_NUM_NEIGHBOURS:], token_id]
         if self._matcher.is_stopped():
             self.is_finished = True
             self.allowed = self._end_ids
         else:
             self._look()
 
+    def recut(self, token_id: int) -> int:
+        """The token to take where this allowed one was chosen: of the same text, cut as the vocabulary would cut it.
+
+        A token may end free text and begin what has to follow, such as a quote and a bracket. The text is not changed.
+        """
+        if len(self.allowed) == 1 or token_id in self._end_ids:
+            return token_id
+        if not self._matcher.consume_token(token_id):
+            raise _failed(self._matcher)
+        ahead = b"" if self._matcher.is_stopped() else self._matcher.compute_ff_bytes()
+        if not self._matcher.rollback(1):
+            raise _failed(self._matcher)
+        if not ahead:
+            return token_id
+        text = self._tokenizer.decode_bytes([token_id]) + ahead
+        tokens, _ = self._tokenizer.tokenize_partial(text, recent_tokens=self._written)
+        if not tokens or tokens[0] == token_id or self._matcher.validate_tokens(tokens) < len(tokens):
+            return token_id
+        self._forced.extend(tokens[1:])
+        return tokens[0]
+
     def _look(self) -> None:
+        if not self._forced and not self._matcher.is_accepting():
+            self._forced.extend(self._tokens_ahead())
+        if self._forced:
+            self.allowed = np.asarray([self._forced.popleft()], dtype=np.int64)
+            return
         mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")[: self._vocab_size])
         if self._matcher.is_error():
@@ -73,6 +106,19 @@ class Matcher:
         elif not len(allowed):
             raise RequestError("grammar: no token of this model's can go on from here.", field="grammar")
         self.allowed = allowed
+
+
+    def _tokens_ahead(self) -> list[int]:
+        """The tokens of text that has no alternative, as the vocabulary itself would cut it.
+
+        The grammar alone would take any cut, and the model might choose another; then the text, when it comes back in a
+        later prompt, would be other tokens than those in the cache.
+        """
+        forced = self._matcher.compute_ff_bytes()
+        if len(forced) < _LEAST_FORCED:
+            return []
+        tokens, _ = self._tokenizer.tokenize_partial(forced, recent_tokens=self._written)
+        return tokens if self._matcher.validate_tokens(tokens) == len(tokens) else []
 
 
 class Grammars:
@@ -103,7 +149,9 @@ class Grammars:
         if sampling.grammar is None:
             return None
         end_ids = self._end_ids[:0] if sampling.ignore_end else self._end_ids
-        return Matcher(self._prototype(sampling.grammar), vocab_size=self._vocab_size, end_ids=end_ids)
+        prototype = self._prototype(sampling.grammar)
+        assert self._tokenizer is not None
+        return Matcher(prototype, self._tokenizer, vocab_size=self._vocab_size, end_ids=end_ids)
 
     def __len__(self) -> int:
         return len(self._compiled)

@@ -78,7 +78,7 @@ class TokenChooser:
         if self._matcher is None:
             return self._pick(logits)
         allowed = torch.from_numpy(self._matcher.allowed)
-        return int(allowed[self._pick(logits[allowed])])
+        return self._matcher.recut(int(allowed[self._pick(logits[allowed])]))
 
     def saw(self, token_id: int) -> None:
         """Count a token that was generated. Raises: RequestError where the grammar can't be followed further."""
