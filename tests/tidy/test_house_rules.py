@@ -85,6 +85,12 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
     assert [path for path in [*SOURCES, *TESTS] if house_rules.banned_name(path)] == []
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """They have no packages around them, so pytest would take one for the other and stop."""
+    names = [path.name for path in TESTS if path.name != "conftest.py"]
+    assert [name for name in set(names) if names.count(name) > 1] == []
+
+
 def test_no_tracked_file_names_a_place_on_one_machine_or_a_registry() -> None:
     assert house_rules.machine_paths("see /" + "work/main/x") == ["/" + "work/"]
     assert house_rules.machine_paths("open('/" + "tmp/x')")
