@@ -107,7 +107,6 @@ class Matcher:
             raise RequestError("grammar: no token of this model's can go on from here.", field="grammar")
         self.allowed = allowed
 
-
     def _tokens_ahead(self) -> list[int]:
         """The tokens of text that has no alternative, as the vocabulary itself would cut it.
 
