@@ -88,7 +88,8 @@ def study_of(trace: Trace, policies: Sequence[str], wishes: Wishes, *, console: 
         took_s = time.perf_counter() - start
     num_replayed = len(trace.requests) * len(results)
     console.print(
-        f"{trace.name}: {num_replayed:,} requests replayed, {60 * num_replayed / took_s:,.0f} a minute.", highlight=False
+        f"{trace.name}: {num_replayed:,} requests replayed, {60 * num_replayed / took_s:,.0f} a minute.",
+        highlight=False,
     )
     return Study(
         trace,
