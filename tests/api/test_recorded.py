@@ -1,6 +1,7 @@
 """Recorded requests as logs have them: a small sample of each format, and a text for what no model takes."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,32 @@ def test_our_own_log_tells_when_a_request_came_and_began() -> None:
     assert one.began_s == one.at_s + 0.5
 
 
-def test_milliseconds_and_odd_times_are_read_or_left_out() -> None:
-    body = {"messages": ASKED}
-    assert [read({"body": body, "timestamp": value})[0].at_s for value in (1764583200123, "soon", None, True)] == [
-        1764583200.123,
-        None,
-        None,
-        None,
-    ]
+@pytest.mark.parametrize("value", [1764583200123, 1764583200123000, 1764583200123000000, 1764583200.123])
+def test_times_are_read_in_any_unit(value: float) -> None:
+    (one,) = read({"body": {"messages": ASKED}, "timestamp": value})
+    assert one.at_s == pytest.approx(1764583200.123, abs=1e-3)
+
+
+ODD = [None, True, "soon", "0001-01-01", "9999-12-31T23:59:59", math.nan, math.inf, 10**400, -(10**400), [], {}]
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:20])
+def test_what_is_no_time_is_left_out(value: object) -> None:
+    own = {"total_ms": value, "time_to_first_token_ms": value}
+    (one,) = read({"body": {"messages": ASKED}, "timestamp": value, "anaphora": own})
+    assert one.began_s is None
+    assert one.at_s is None or str(value) == "9999-12-31T23:59:59"
+    (one,) = read({"body": {"messages": ASKED}, "time": 7, "anaphora": {**own, "total_ms": 2000}})
+    assert (one.at_s, one.began_s) == (5.0, 7.0)
+
+
+@pytest.mark.parametrize("content", [5, 1.5, True, {"a": 1}, None, []], ids=repr)
+def test_a_transcripts_message_without_content_is_passed_over(content: object) -> None:
+    asked = {"sessionId": "s", "message": {"role": "user", "content": "How deep is it?"}}
+    odd = {"sessionId": "s", "message": {"role": "user", "content": content}}
+    answer = {"sessionId": "s", "message": {"role": "assistant", "content": [{"type": "text", "text": "Nine."}]}}
+    (one,) = read(asked, odd, answer)
+    assert len(one.side.prompt.messages) == 1
 
 
 def test_an_agents_transcript_is_a_request_for_each_answer() -> None:

@@ -40,6 +40,9 @@ _ANTHROPIC_ONLY = re.compile(r'"(cache_control|input_schema|tool_use|tool_result
 _NEAR = 4
 """Texts that a new one is compared with before it is cut into words: conversations take turns."""
 
+_LARGEST = 1e20
+"""Nanoseconds since 1970 are less. What is larger is no time and no duration, and may be too large to reckon with."""
+
 _KEPT = ("model", "messages", "input", "instructions", "system", "tools", "tool_choice", "thinking", "cache_control")
 """Fields that are part of a prompt. Others may be such as a server refuses, and say nothing on caching here."""
 
@@ -119,7 +122,9 @@ class _Transcript:
 
     def add(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(blocks, list):
+            blocks = []
         role = message.get("role")
         is_same = role == "assistant" and not self.begins_answer(message)
         if is_same and self._messages and self._messages[-1]["role"] == "assistant":
@@ -194,24 +199,34 @@ def _times_of(record: Mapping[str, Any]) -> tuple[float | None, float | None]:
     at_s = _first_time(record, ("startTime", "started_at", "timestamp", "time_s", "created", "time"))
     began_s = _first_time(record, ("completionStartTime", "completion_start_time", "endTime", "end_time"))
     own = record.get("anaphora")
-    if isinstance(own, dict) and isinstance(own.get("total_ms"), int | float) and at_s is not None:
-        first_ms = float(own.get("time_to_first_token_ms") or own["total_ms"])
-        at_s -= float(own["total_ms"]) / 1000  # our log has the time of the line: the end
-        began_s = at_s + first_ms / 1000
+    total_ms = _number(own.get("total_ms")) if isinstance(own, dict) else None
+    if isinstance(own, dict) and total_ms is not None and at_s is not None:
+        at_s -= total_ms / 1000  # our log has the time of the line: the end
+        began_s = at_s + (_number(own.get("time_to_first_token_ms")) or total_ms) / 1000
     return at_s, began_s
 
 
 def _first_time(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     for name in names:
         value = record.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value / 1000 if value > 1e11 else float(value)
+        number = _number(value)
+        if number is not None:
+            while number > 1e11:  # milliseconds, microseconds, nanoseconds
+                number /= 1000
+            return number
         if isinstance(value, str):
             try:
                 return datetime.fromisoformat(value).timestamp()
-            except ValueError:
+            except (ValueError, OverflowError):  # a year that no clock counts
                 continue
     return None
+
+
+def _number(value: object) -> float | None:
+    """A number that can be reckoned with: JSON has larger ones, and logs have words in its place."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST:
+        return None
+    return float(value)
 
 
 def _usage_of(record: Mapping[str, Any]) -> Tokens | None:
