@@ -178,7 +178,75 @@ def test_azure_tells_lengths_only_and_the_trace_says_so(tmp_path):
     assert [problem.line for problem in trace.problems] == [4, 5]
 
 
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "null", "7", DEEP, '{"tokens": ' + DEEP, '{"note": "of the one who logged"}']
+)
+def test_a_malformed_first_line_is_left_out_too(tmp_path, line):
+    path = write(tmp_path / "a.jsonl", line, mooncake(512, [1]))
+    trace = load_trace(path)
+    assert len(trace.requests) == 1
+    assert [problem.line for problem in trace.problems] == [1]
+    with pytest.raises(TraceError, match="line 1"):
+        load_trace(path, is_strict=True)
+
+
+@pytest.mark.parametrize(
+    "rows", [session({"t": 0, "in": 10**13, "hash_ids": [1]}), DEEP, json.dumps({"block_size": 10**13})]
+)
+def test_a_session_without_sense_is_one_problem(tmp_path, rows):
+    (tmp_path / "a.json").write_text(rows.replace('"block_size": 64', f'"block_size": {10**13}'))
+    with pytest.raises(TraceError, match=r"no request in it \(1 malformed lines; a\.json, line 1"):
+        load_trace(tmp_path / "a.json", format_name="agent")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(mooncake(512, [1])), encoding="utf-8-sig")
+    (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,48\n", encoding="utf-8-sig")
+    for name in ("a.jsonl", "a.csv"):
+        trace = load_trace(tmp_path / name)
+        assert (len(trace.requests), trace.problems) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "2023-11-16 18:17:03," + str(10**12),
+        "2023-11-16 18:17:03," + "9" * 5000,
+        '2023-11-16 18:17:03,"' + "x" * 200_000 + '"',
+        "2023-11-16 18:17:03",
+        "0001-01-01 00:00:00+14:00,",
+    ],
+)
+def test_a_row_of_azure_that_cannot_be_meant_is_malformed(tmp_path, row):
+    trace = load_trace(write(tmp_path / "a.csv", "TIMESTAMP,ContextTokens", "2023-11-16 18:17:03,48", row))
+    assert [problem.line for problem in trace.problems] == [3]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8bno", gzip.compress(session().encode())[:-12]])
+def test_a_file_of_a_folder_that_means_nothing_is_counted_and_named(tmp_path, content):
+    write(tmp_path / "a.jsonl", mooncake(512, [1]))
+    (tmp_path / "b.json.gz").write_bytes(content)
+    trace = load_trace(tmp_path)
+    assert [problem.file for problem in trace.problems] == ["b.json.gz"]
+    with pytest.raises(TraceError, match=r"b\.json\.gz, line 1"):
+        load_trace(tmp_path, is_strict=True)
+    with pytest.raises(TraceError, match=r"b\.json\.gz: "):
+        load_trace(tmp_path / "b.json.gz")
+
+
+@pytest.mark.parametrize("gap", [-1.0, float("nan"), float("inf")])
+def test_files_begin_one_after_another(tmp_path, gap):
+    write(tmp_path / "a.jsonl", mooncake(512, [1]))
+    with pytest.raises(TraceError, match="gap must be 0 or more"):
+        load_trace(tmp_path, session_gap_s=gap)
+
+
 def test_what_cannot_be_read_is_one_clear_error(tmp_path):
+    with pytest.raises(TraceError, match="the trace is empty"):
+        load_trace(write(tmp_path / "empty.jsonl", " "))
     with pytest.raises(TraceError, match="no such file"):
         load_trace(tmp_path / "absent")
     with pytest.raises(TraceError, match="format can't be told"):

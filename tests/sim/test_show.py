@@ -4,12 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from io import StringIO
 
+import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from anaphora.cli.main import app
-from anaphora.sim.show import parse_sizes
+from anaphora.sim.load import load_trace
+from anaphora.sim.report import table_of
+from anaphora.sim.show import Wishes, parse_sizes, study_of
 from anaphora.sim.trace import TraceError
 
 
@@ -74,6 +80,34 @@ def test_an_empty_trace_is_one_line_on_standard_error(tmp_path):
     assert done.stderr.startswith("anaphora: ")
     assert "no request in it" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_numbers_stand_unbroken_in_eighty_columns(trace):
+    study = study_of(load_trace(trace), ["blend"], Wishes(sizes="10%"), console=Console(quiet=True))
+    result = replace(study.results[0], size=123_456_789, num_evicted=987_654_321)
+    console = Console(width=80, record=True, file=StringIO())
+    history = replace(study.history, sizes=np.array([1_000_000_000]))
+    console.print(table_of(replace(study, history=history, results=(result,))))
+    text = console.export_text()
+    assert "123,456,789" in text
+    assert "987,654,321" in text
+
+
+def test_pictures_of_two_traces_of_one_name_are_two(trace, tmp_path):
+    other = tmp_path / "other" / trace.name
+    other.parent.mkdir()
+    other.write_text(trace.read_text())
+    found = simulate(trace, other, "--policy", "lru", "--plot", tmp_path / "plots")
+    assert found.exit_code == 0, found.output
+    assert sorted(picture.name for picture in (tmp_path / "plots").iterdir()) == ["log-2.png", "log.png"]
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_results_that_cannot_be_written_are_told_before_the_replay(trace, option):
+    found = simulate(trace, option, trace / "below")
+    assert isinstance(found.exception, TraceError)
+    assert option in str(found.exception)
+    assert "replayed" not in found.output
 
 
 def test_a_tokenizer_must_be_one(trace, tmp_path):

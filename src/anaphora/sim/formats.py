@@ -13,6 +13,7 @@
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 
 from anaphora.core.index import Tokens
 from anaphora.sim.bodies import render_body
-from anaphora.sim.trace import Blocks, Intake, TraceRequest
+from anaphora.sim.trace import MAX_PROMPT_TOKENS, Blocks, Intake, TraceRequest
 
 Tokenizer = Callable[[str], list[int]]
 Reader = Callable[[Path, Intake], None]
@@ -31,9 +32,16 @@ Reader = Callable[[Path, Intake], None]
 MOONCAKE_BLOCK = 512
 BAILIAN_BLOCK = 16
 
+MAX_LINES_TRIED = 100
+"""So many lines at the beginning of a file may be malformed before its format can't be told."""
+
 
 class Malformed(Exception):
     """A line means nothing. The message says why."""
+
+
+class Unreadable(Exception):
+    """A whole file means nothing. The message says why."""
 
 
 def read_mooncake(path: Path, intake: Intake) -> None:
@@ -66,7 +74,7 @@ def read_agent(path: Path, intake: Intake) -> None:
         session = json.loads(_text(path))
         size = _whole(session, "block_size")
         requests = list(_flat(session["requests"]))
-    except (ValueError, KeyError, TypeError, Malformed) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, Malformed) as error:
         intake.reject(path, 1, f"not an agent session: {error}")
         return
     for number, item in enumerate(requests, start=1):
@@ -115,16 +123,23 @@ def bodies_reader(tokenizer: Tokenizer | None = None) -> Reader:
 
 def read_azure(path: Path, intake: Intake) -> None:
     """Read Azure's CSV: arrival and lengths. Every prompt is taken for new, since nothing tells otherwise."""
-    lines = _text(path).splitlines()
+    names: list[str] | None = None
     start: float | None = None
-    for number, row in enumerate(csv.DictReader(lines), start=2):
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
         with _Line(path, number, intake):
+            cells = _cells(line)
+            if names is None:
+                names = cells
+                continue
+            row = dict(zip(names, cells, strict=False))
             try:
-                moment = datetime.fromisoformat((row.get("TIMESTAMP") or "")[:26]).timestamp()
-                length = int(row.get("ContextTokens") or "")
-            except ValueError as error:
+                moment = datetime.fromisoformat(row.get("TIMESTAMP", "")[:26]).timestamp()
+                length = int(row.get("ContextTokens", ""))
+            except (ValueError, OverflowError) as error:
                 raise Malformed(str(error)) from None
-            if length < 1:
+            if not 1 <= length <= MAX_PROMPT_TOKENS:
                 raise Malformed(f"ContextTokens is {length}")
             start = moment if start is None else start
             ids = intake.number(path.name, [number])
@@ -144,19 +159,25 @@ READERS: Mapping[str, Reader] = MappingProxyType(
 """Every format by the name that the command line uses."""
 
 
-def detect(path: Path) -> str | None:
-    """Tell a file's format from its name and first line. None if it is like none of them."""
+def detect(path: Path) -> str:
+    """Tell a file's format from its name, or else from the first line that is like one.
+
+    Raises Unreadable for a file that can't be read, is empty or has no such line.
+    """
+    text = _text(path)
+    if not text.strip():
+        raise Unreadable("the trace is empty.")
     if ".csv" in path.suffixes:
         return "azure"
-    text = _text(path)
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    for candidate in (first, text):
+    candidates = [line for line in text.split("\n") if line.strip()][:MAX_LINES_TRIED]
+    for candidate in (*candidates, text):
         try:
             row = json.loads(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        return _format_of(row) if isinstance(row, dict) else None
-    return None
+        if isinstance(row, dict) and (name := _format_of(row)) is not None:
+            return name
+    raise Unreadable("the format can't be told from its lines. Name it with --format.")
 
 
 def to_tokens(text: str, tokenizer: Tokenizer | None) -> Tokens:
@@ -194,10 +215,21 @@ class _Line:
 
 
 def _text(path: Path) -> str:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    return data.decode("utf-8", "replace")
+    """Read a file, unpacked, without its byte order mark. Raises Unreadable if it can't be had."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"it can't be read: {error}") from None
+    return data.decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error as error:
+        raise Malformed(str(error)) from None
 
 
 def _rows(path: Path, intake: Intake) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -206,7 +238,7 @@ def _rows(path: Path, intake: Intake) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             intake.reject(path, number, f"not JSON: {error}")
             continue
         if isinstance(row, dict):
@@ -241,6 +273,8 @@ def _whole(row: dict[str, Any], name: str) -> int:
     value = row.get(name)
     if type(value) is not int or value < 1:
         raise Malformed(f"{name} is {value!r}, not a whole number from 1 on")
+    if value > MAX_PROMPT_TOKENS:
+        raise Malformed(f"{name} is {value}, more than any prompt has")
     return value
 
 

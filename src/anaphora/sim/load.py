@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
-from anaphora.sim.formats import READERS, Reader, Tokenizer, bodies_reader, detect
+from anaphora.sim.formats import READERS, Reader, Tokenizer, Unreadable, bodies_reader, detect
 from anaphora.sim.trace import Blocks, Intake, Trace, TraceError, TraceRequest
+
+SUFFIXES = frozenset({".json", ".jsonl", ".csv", ".ndjson"})
+"""Files of a folder with such a suffix are traces, packed or not. Others may be a licence, a note."""
 
 
 def load_trace(
@@ -16,27 +19,34 @@ def load_trace(
 ) -> Trace:
     """Read a file, or all files of a folder as one trace, and sort the requests by time.
 
-    The format is told from the first line unless named. Files of a folder start `session_gap_s` one after another.
-    A malformed line is left out and listed in `problems`.
+    The format is told from the first line that is like one, unless named. Files of a folder start `session_gap_s` one
+    after another; a malformed line is left out and listed in `problems`, and so is a file of a folder that means
+    nothing, unless its name tells that it is no trace.
     Raises TraceError for a path that can't be read, a format that can't be told, a trace without requests, and with
     `is_strict` for the first malformed line.
     """
+    if not 0 <= session_gap_s < float("inf"):
+        raise TraceError(f"Files can't begin {session_gap_s} seconds one after another. The gap must be 0 or more.")
     intake = Intake(is_strict)
     names: set[str] = set()
     begin_s = 0.0
     for file in _files(path):
-        name = format_name or _detected(file)
-        if name is None:
-            if path.is_dir():
-                continue  # a licence, a note
-            raise TraceError(f"{file}: the format can't be told from the first line. Name it with --format.")
         num_before = len(intake.requests)
-        _reader(name, tokenizer)(file, intake)
+        try:
+            name = format_name or detect(file)
+            _reader(name, tokenizer)(file, intake)
+        except Unreadable as error:
+            if not path.is_dir():
+                raise TraceError(f"{file}: {error}") from None
+            if SUFFIXES & set(file.suffixes):
+                intake.reject(file, 1, str(error))
+            continue  # else a licence, a note
         intake.requests[num_before:] = [_later(one, begin_s) for one in intake.requests[num_before:]]
         begin_s += session_gap_s
         names.add(name)
     if not intake.requests:
-        raise TraceError(f"{path}: no request in it ({len(intake.problems)} malformed lines).")
+        first = f"; {intake.problems[0]}" if intake.problems else ""
+        raise TraceError(f"{path}: no request in it ({len(intake.problems)} malformed lines{first}).")
     requests = sorted(intake.requests, key=lambda request: request.time_s)
     return Trace(
         name=path.name,
@@ -53,13 +63,6 @@ def _files(path: Path) -> list[Path]:
     if not path.is_file():
         raise TraceError(f"{path}: there is no such file or folder.")
     return [path]
-
-
-def _detected(file: Path) -> str | None:
-    try:
-        return detect(file)
-    except OSError as error:
-        raise TraceError(f"{file}: can't be read: {error}") from None
 
 
 def _reader(name: str, tokenizer: Tokenizer | None) -> Reader:

@@ -46,8 +46,10 @@ def show_studies(paths: Sequence[Path], wishes: Wishes, *, json_file: Path | Non
     policies = parse_policies(wishes.policies)
     parse_sizes(wishes.sizes, 1)
     _router(wishes)
+    _check_outputs(json_file, plots)
     tokenizer = None if wishes.tokenizer is None else load_tokenizer(wishes.tokenizer)
     studies: list[Study] = []
+    drawn: set[Path] = set()
     for path in paths:
         trace = load_trace(
             path,
@@ -61,7 +63,7 @@ def show_studies(paths: Sequence[Path], wishes: Wishes, *, json_file: Path | Non
         console.print(table_of(study))
         studies.append(study)
         if plots is not None:
-            picture = plots / f"{path.stem}.png"
+            picture = _picture_for(path, plots, drawn)
             plot(study, picture)
             console.print(f"Wrote {picture}")
     if json_file is not None:
@@ -154,6 +156,31 @@ def _router(wishes: Wishes) -> Callable[[int], Router] | None:
     if wishes.routing not in known:
         raise TraceError(f"--routing: {wishes.routing!r} is unknown. Choose one of: {', '.join(known)}.")
     return known[wishes.routing] if wishes.num_replicas > 1 else None
+
+
+def _check_outputs(json_file: Path | None, plots: Path | None) -> None:
+    """See to it that results can be written, before they take minutes to find. Raises TraceError where they can't."""
+    try:
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise TraceError(f"--json: {json_file} can't be written: {error.strerror}.") from None
+    try:
+        if plots is not None:
+            plots.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"--plot: {plots} can't be a folder: {error.strerror}.") from None
+
+
+def _picture_for(trace: Path, plots: Path, drawn: set[Path]) -> Path:
+    """Name a trace's picture, apart from those that are drawn already."""
+    picture, number = plots / f"{trace.stem}.png", 1
+    while picture in drawn:
+        number += 1
+        picture = plots / f"{trace.stem}-{number}.png"
+    drawn.add(picture)
+    return picture
 
 
 def _print_problems(trace: Trace, console: Console) -> None:

@@ -20,6 +20,9 @@ from anaphora.errors import AnaphoraError
 
 MAX_BLOCK_ID = 2**31 - 1
 
+MAX_PROMPT_TOKENS = 2**26
+"""A prompt of more is malformed: no model reads as many, and its token ids alone would take 256 MB."""
+
 
 class TraceError(AnaphoraError):
     """A trace can't be read or replayed: which file, which line, why."""
