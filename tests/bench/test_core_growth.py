@@ -11,7 +11,7 @@ from anaphora.cli.main import app
 
 
 def test_growth_is_measured_at_every_size_and_written(tmp_path: Path) -> None:
-    sizes = (10_000, 40_000)
+    sizes = (10_000, 200_000)
     numbers = measure_growth(sizes=sizes, num_repeats=10)
     assert [len(one.times_us) for one in numbers.operations] == [2] * 4
     assert all(time_us > 0 for one in numbers.operations for time_us in one.times_us)
