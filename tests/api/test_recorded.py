@@ -189,3 +189,11 @@ def test_bodies_of_real_agents_are_read() -> None:
             (one,) = read(value)
             assert len(one.side.rendered.tokens) > 100
             assert not one.side.rendered.unlocated
+
+
+@pytest.mark.parametrize("name", ["cache_control", "input_schema", "tool_use", "tool_result", "anthropic_version"])
+def test_a_body_is_of_the_messages_api_where_a_name_or_value_is_not_where_a_text_says_so(name: str) -> None:
+    said = {"model": "m", "messages": [{"role": "user", "content": f'What is "{name}" for?'}]}
+    (chat,) = read(said)
+    (messages,) = read({**said, "metadata": {name: None}})
+    assert (chat.api, messages.api) == ("chat", "messages")

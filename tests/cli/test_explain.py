@@ -150,6 +150,46 @@ def test_lines_that_are_no_requests_are_told_and_left_out(tmp_path: Path) -> Non
     assert run("explain", path).output.startswith("4 requests were left out.\n")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_logs_are_read_as_shells_of_any_system_write_them(tmp_path: Path, encoding: str) -> None:
+    text = "\r\n".join(json.dumps(chat_body(f"Be kind, {name}."), ensure_ascii=False) for name in ("Zoë", "Zoé"))
+    path = tmp_path / "log.jsonl"
+    mark = "\ufeff" if encoding in ("utf-16-le", "utf-16-be") else ""
+    path.write_bytes((mark + text).encode(encoding))
+    one, other = read(path)
+    assert explain(one.side, other.side).divergence is not None
+    assert "Zoé" in other.side.rendered.text
+
+
+def test_bytes_that_are_no_text_cost_their_own_line_only(tmp_path: Path) -> None:
+    line = json.dumps(chat_body()).encode()
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"\n".join((line, b"\x84\xff\x00", line.replace(b"kind", b"kin\x84"), line)))
+    files = RequestFiles()
+    assert [place.line for place, _ in files.read(path)] == [1, 4]
+    assert [one.split(":")[0] for one in files.problems] == [f"log.jsonl, line {number}" for number in (2, 3)]
+    done = run("lint", path)
+    assert done.output.startswith("2 requests were left out.\n")
+    path.write_bytes(bytes(range(256)) * 8)
+    with pytest.raises(UnreadableRequests, match="has no request in it"):
+        read(path)
+
+
+@pytest.mark.parametrize("depth", [*range(100, 1100, 100), 985, 988, 991])
+def test_what_is_nested_too_deep_to_work_on_is_left_out(tmp_path: Path, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    bodies = [
+        f'{{"messages": [], "x": {deep}}}',
+        f'{{"system": "x", "messages": [{{"role": "user", "content": "q"}}], "tools": [{{"input_schema": {deep}}}]}}',
+        f'{{"messages": [{{"role": "user", "content": [{{"type": "image_url", "image_url": {deep}}}]}}]}}',
+    ]
+    path = write(tmp_path / "log.jsonl", chat_body(), chat_body())
+    path.write_text("\n".join((*bodies, path.read_text(encoding="utf-8"))), encoding="utf-8")
+    done = run("explain", path)
+    assert done.exit_code == 0
+    assert depth < 128 or "3 requests were left out." in done.output
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON", "[" * 100_000])
 def test_file_without_requests_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.jsonl"

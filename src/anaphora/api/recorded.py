@@ -13,7 +13,6 @@ change of one is seen. Prompts are rendered without a model; a token is a word o
 """
 
 import json
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,10 +32,13 @@ from anaphora.explain.reasons import Side, stand_in
 from anaphora.explain.words import encode_words
 from anaphora.prompt.canonical import Prompt
 from anaphora.prompt.render import Encoded, Encoder, Renderer
+from anaphora.prompt.strict_json import NotJson, check_depth
 
 Api = Literal["messages", "chat", "responses"]
 
-_ANTHROPIC_ONLY = re.compile(r'"(cache_control|input_schema|tool_use|tool_result|tool_use_id|anthropic_version)"')
+_ANTHROPIC_ONLY = frozenset(
+    {"cache_control", "input_schema", "tool_use", "tool_result", "tool_use_id", "anthropic_version"}
+)
 _NEAR = 4
 """Texts that a new one is compared with before it is cut into words: conversations take turns."""
 
@@ -75,6 +77,10 @@ class RecordedReader:
         """
         if not isinstance(value, dict):
             raise RequestError("this is no JSON object.")
+        try:
+            check_depth(value)
+        except NotJson as error:
+            raise RequestError(f"{error}.") from None
         if isinstance(value.get("message"), dict) and "sessionId" in value:
             yield from self._of_transcript(value)
             return
@@ -170,9 +176,23 @@ def prompt_of(body: Mapping[str, Any]) -> tuple[Prompt, Api]:
         return read_input_tokens(_with_stand_ins(plain, "responses"))[1], "responses"
     if "messages" not in body:
         raise RequestError("a body without messages or input.")
-    if body.get("system") is not None or _ANTHROPIC_ONLY.search(json.dumps(body)):
+    if body.get("system") is not None or not _ANTHROPIC_ONLY.isdisjoint(_words_in(body)):
         return read_count(_with_stand_ins(plain, "messages")).prompt, "messages"
     return read_chat(_with_stand_ins(plain, "chat")).prompt, "chat"
+
+
+def _words_in(body: Mapping[str, Any]) -> Iterator[str]:
+    """The names in a body, and the texts."""
+    waiting: list[object] = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield from value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str):
+            yield value
 
 
 def _body_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,8 @@ def lines_of_entry(entry: Mapping[str, Any]) -> list[Text]:
 def tell_problems(files: RequestFiles, console: Console) -> None:
     """Say what was left out."""
     if files.problems:
-        console.print(f"{len(files.problems):,} requests were left out.", highlight=False)
+        what = "1 request was" if len(files.problems) == 1 else f"{len(files.problems):,} requests were"
+        console.print(f"{what} left out.", highlight=False)
         for problem in files.problems[:MAX_PROBLEMS_SHOWN]:
             console.print(f"  {problem}", highlight=False, markup=False)
 

@@ -79,7 +79,8 @@ def summary_of(report: LogReport, priced: Sequence[Priced]) -> Iterator[str]:
     """A report in words, what costs most first."""
     share = report.num_reused / report.num_tokens if report.num_tokens else 0.0
     better = (report.num_reused + report.num_lost) / report.num_tokens if report.num_tokens else 0.0
-    head = f"{report.num_requests:,} requests, {report.num_tokens:,} tokens: {share:.0%} can be reused"
+    requests = "1 request" if report.num_requests == 1 else f"{report.num_requests:,} requests"
+    head = f"{requests}, {report.num_tokens:,} tokens: {share:.0%} can be reused"
     yield head + (f", {better:.0%} without the misses below." if report.num_lost else ".")
     if report.num_read is not None and report.num_tokens_told:
         reached = report.num_read / report.num_tokens_told

@@ -1,5 +1,6 @@
 """Read recorded requests from files: one JSON value, a list, or a value on each line, however long the file is."""
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,15 +52,18 @@ class RequestFiles:
                     field = f"{error.field}: " if error.field and not str(error).startswith(error.field) else ""
                     self.problems.append(f"{path.name}, {where}: {field}{error}")
                     first_problem = first_problem or self.problems[-1]
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeError) as error:
             raise UnreadableRequests(f"{path} can't be read: {error}.") from None
         if not num_found:
             raise UnreadableRequests(f"{path} has no request in it. {first_problem or 'It is empty.'}")
 
 
 def _values(path: Path) -> Iterator[tuple[str, Any]]:
-    """The values of a file. Where the first line is a value and not all there is, each line is one."""
-    with path.open(encoding="utf-8", newline="\n") as file:
+    """The values of a file. Where the first line is a value and not all there is, each line is one.
+
+    Bytes that are no text are written out, so that the lines without them can be read.
+    """
+    with path.open(encoding=_encoding(path), errors="backslashreplace", newline="\n") as file:
         first = file.readline()
         second = file.readline()
         if second.strip() and _is_value(first):
@@ -70,6 +74,12 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
                     yield f"line {number}", _value_of(line)
             return
         yield from values_in(first + second + file.read())
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, unless the first bytes are the mark of UTF-16: some shells write that."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _is_value(line: str) -> bool:

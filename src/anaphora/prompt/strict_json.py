@@ -30,13 +30,32 @@ def read_json(text: str) -> Any:
         raise NotJson("a number has too many digits") from None
     except RecursionError:
         raise NotJson(_TOO_DEEP) from None
-    _check_depth(value)
+    check_depth(value)
     if "\\u" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise NotJson("an escaped surrogate without its other half is no character") from None
     return value
+
+
+def check_depth(value: Any) -> None:
+    """Make sure that whoever calls itself for each level of a value can.
+
+    Raises: NotJson. Cost: one look at each list and object in it.
+    """
+    level = [value] if isinstance(value, dict | list) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise NotJson(_TOO_DEEP)
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
 
 
 def values_in(text: str) -> Iterator[tuple[str, Any]]:
@@ -65,21 +84,6 @@ def _value_of(line: str) -> Any:
 
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
-
-
-def _check_depth(value: Any) -> None:
-    level = [value] if isinstance(value, dict | list) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise NotJson(_TOO_DEEP)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
 
 
 def _refuse_constant(name: str) -> NoReturn:
