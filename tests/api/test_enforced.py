@@ -159,6 +159,20 @@ def test_a_call_that_is_cut_says_so(server: Hosted) -> None:
     assert {block.type for block in answer.content} == {"text"}
 
 
+def test_a_call_that_is_cut_in_its_closing_tag_is_a_call_and_no_text(server: Hosted) -> None:
+    form: Any = [{"type": "function", "function": {"name": "f", "parameters": {"enum": [{}], "type": "object"}}}]
+    fields: dict[str, Any] = {"tools": form, "tool_choice": "required", "parallel_tool_calls": False}
+    whole = chat(server, **fields)
+    contents = []
+    for max_tokens in range(1, whole.usage.completion_tokens):
+        [choice] = chat(server, max_tokens=max_tokens, **fields).choices
+        assert choice.finish_reason == "length"
+        if choice.message.tool_calls:
+            contents.append(choice.message.content)
+    assert len(contents) > 1
+    assert set(contents) == {None}
+
+
 def test_tools_or_json_as_the_model_likes(server: Hosted) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "note", "schema": NOTE, "strict": True}}
     answer = chat(server, tools=CHAT_TOOLS, response_format=form, n=8, temperature=2)
@@ -193,6 +207,24 @@ def test_a_schema_that_can_not_be_followed_is_refused_by_field(server: Hosted, f
     assert caught.value.param == param
     assert param in caught.value.message
     assert chat(server, max_tokens=1).choices
+
+
+WIDE = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(2000)}}
+LONG = {"type": "object", "properties": {"a": {"const": "x" * (5 * 2**20)}}}
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, WIDE, LONG], ids=["empty", "wide", "long"])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_form_that_takes_too_much_is_refused_by_field_too(server: Hosted, schema: Any, is_streamed: bool) -> None:
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": HELLO, "stream": is_streamed}
+    key = {"authorization": "Bearer red-key"}
+    form = {"type": "json_schema", "schema": schema}
+    answer = server.http.post("/v1/messages", json={**body, "output_config": {"format": form}}, headers=key)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("output_config.format.schema: ")
+    chat_form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    answer = server.http.post("/v1/chat/completions", json={**body, "response_format": chat_form}, headers=key)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format.json_schema.schema")
 
 
 def test_messages_refuses_by_its_own_paths(server: Hosted) -> None:

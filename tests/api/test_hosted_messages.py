@@ -374,6 +374,45 @@ def test_a_mark_on_empty_text(host: Hosted) -> None:
     assert message.startswith("messages.0.content.1.text: cache_control cannot be set for empty text blocks")
 
 
+def with_result(*inner: dict[str, Any], **fields: Any) -> list[Any]:
+    """A call, and a result made of these blocks."""
+    result = {"type": "tool_result", "tool_use_id": "t", "content": list(inner), **fields}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    return [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "fields", "path"),
+    [
+        ([text("", "5m")], {}, "content.0.text: cache_control cannot be set for empty text blocks"),
+        ([text("a", "5m"), text("b", "1h")], {}, "content.1.cache_control.ttl: "),
+        ([text("a", "5m")], {"cache_control": {"type": "ephemeral", "ttl": "1h"}}, "cache_control.ttl: "),
+        ([text("a", "1h"), text("b", "5m"), text("c", "1h")], {}, "content.2.cache_control.ttl: "),
+    ],
+)
+def test_marks_inside_a_result_are_held_to_the_same_rules(
+    host: Hosted, inner: list[Any], fields: dict[str, Any], path: str
+) -> None:
+    assert refused(host, with_result(*inner, **fields)).startswith(f"messages.2.content.0.{path}")
+
+
+def test_an_hour_inside_a_result_may_not_stand_behind_five_minutes_elsewhere(host: Hosted) -> None:
+    turns = with_result(text("a", "1h"), cache_control={"type": "ephemeral", "ttl": "5m"})
+    assert host.usage(turns).cache_creation_input_tokens > 0
+    message = refused(host, turns, system=[text("S", "5m")])
+    assert message.startswith("messages.2.content.0.content.0.cache_control.ttl: ")
+
+
+def test_prewarming_needs_words_of_the_user(host: Hosted) -> None:
+    for content in (" \n", [text(" ")]):
+        with pytest.raises(anthropic.BadRequestError, match=r"messages\.0\.content: must contain non-whitespace"):
+            host.message([{"role": "user", "content": content}], max_tokens=0)
+
+
 def test_an_hour_behind_five_minutes(host: Hosted) -> None:
     message = refused(host, [{"role": "user", "content": [text("a", "5m"), text("b", "1h")]}])
     assert message.startswith("messages.0.content.1.cache_control.ttl:")

@@ -4,6 +4,7 @@ Blocks are a thousand tokens each, so that a bill in blocks is (read, 1h write, 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from ledger_world import Host, block, conversation, host, split
@@ -105,6 +106,16 @@ def test_the_walk_crosses_from_messages_over_system_into_tools() -> None:
 def test_the_longest_hit_wins() -> None:
     one = after(conversation(4, [4]), conversation(8, [8]))
     assert split(one.answered(conversation(9, [2, 9]))) == (8, 0, 1, 0)
+
+
+def test_the_longest_hit_wins_from_whichever_breakpoint_it_is_seen() -> None:
+    apart = after(conversation(3, {3: "5m"}), conversation(6, {6: "1h"}), reads_across_ttls=False)
+    assert split(apart.answered(conversation(9, {6: "1h", 9: "5m"}))) == (6, 0, 3, 0)
+    inside = tool_round(4, marked=False)
+    half = [replace(one, ttl="5m") if n == 11 else one for n, one in enumerate(inside[:12])]
+    now = [replace(one, ttl="5m") if n in (11, 17) else one for n, one in enumerate(inside)]
+    one = after(conversation(10, [10]), half, enters_runs=False)
+    assert split(one.answered(now)) == (12, 0, 6, 0)
 
 
 def test_a_mark_that_moves_or_goes_changes_no_key() -> None:

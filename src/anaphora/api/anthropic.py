@@ -177,6 +177,9 @@ def _check_prefill_only(request: MessagesRequest, prompt: Prompt) -> None:
         refuse("max_tokens", "must be at least 1 when thinking is enabled.")
     if prompt.answer is not None:
         refuse("max_tokens", "must be at least 1 when the answer has a format.")
+    last = prompt.messages[-1]
+    if last.role == "user" and all(isinstance(part, Text) and not part.text.strip() for part in last.parts):
+        refuse(f"{last.path}.content", "must contain non-whitespace text when max_tokens is 0.")
 
 
 def _system(value: object) -> tuple[Text, ...]:
@@ -306,9 +309,12 @@ def _result_text(content: object, path: str) -> str:
         here = f"{path}[{index}]"
         entry = want_object(block, here)
         kind = want_text(entry.get("type"), f"{here}.type")
-        _mark(entry, here)
+        mark = _mark(entry, here)
         if kind == "text":
-            texts.append(want_text(entry.get("text"), f"{here}.text"))
+            text = want_text(entry.get("text"), f"{here}.text")
+            if mark is not None and not text:
+                refuse(f"{here}.text", _EMPTY_MARKED)
+            texts.append(text)
         elif kind in ("document", "search_result"):
             texts.append(_document_text(entry, here))
         else:

@@ -1,7 +1,7 @@
 """What a Messages request says about caching: its marks, its automatic mark, the settings in its prefix. Pure."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from anaphora.contract.anthropic import (
     Breakpoint,
     Ttl,
     breakpoints_of,
+    check_order,
     levels_of,
 )
 from anaphora.contract.layout import Layout
@@ -40,15 +41,25 @@ def marked_prompt(body: dict[str, Any], prompt: Prompt, rendered: Rendered, rule
     def ttl_of(part: Tool | Part) -> str | None:
         if part.mark is not None:
             return part.mark.ttl or "5m"
-        return inside[part.path][-1] if part.path in inside else None
+        return inside[part.path][-1][1] if part.path in inside else None
 
     layout = layout_of(prompt, rendered, levels_of(_settings(body), rules), ttl_of)
     marked = {block.path for block in layout.blocks if block.ttl is not None}
-    own = sum(1 for part in prompt.parts if part.mark is not None)
-    num_more = own + sum(len(ttls) for ttls in inside.values()) - len(marked)
+    marks = list(_all_marks(prompt, inside))
+    num_more = len(marks) - len(marked)
     automatic = body.get("cache_control")
     ttl: Ttl | None = None if automatic is None else "1h" if automatic.get("ttl") == "1h" else "5m"
-    return MarkedPrompt(layout, breakpoints_of(layout.blocks, ttl, rules, num_more=num_more))
+    breakpoints = breakpoints_of(layout.blocks, ttl, rules, num_more=num_more)
+    check_order(marks)
+    return MarkedPrompt(layout, breakpoints)
+
+
+def _all_marks(prompt: Prompt, inside: Mapping[str, list[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
+    """Every mark of the client's, in prefix order: the path of what is marked, and the lifetime."""
+    for part in prompt.parts:
+        yield from inside.get(part.path, ())
+        if part.mark is not None:
+            yield part.path, part.mark.ttl or "5m"
 
 
 def _settings(body: dict[str, Any]) -> AnthropicSettings:
@@ -79,14 +90,18 @@ def _blocks(body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"messages[{index}].content[{number}]", block
 
 
-def _marks_inside(body: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Lifetimes of the marks inside tools' results, by the result's path."""
+def _marks_inside(body: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Marks inside tools' results, by the result's path: the path of what is marked, and the lifetime."""
     for path, block in _blocks(body):
         content = block.get("content")
         if block.get("type") == "tool_result" and isinstance(content, list):
-            marks = [one["cache_control"] for one in content if one.get("cache_control") is not None]
+            marks = [
+                (f"{path}.content[{number}]", one["cache_control"].get("ttl") or "5m")
+                for number, one in enumerate(content)
+                if one.get("cache_control") is not None
+            ]
             if marks:
-                yield path, [mark.get("ttl") or "5m" for mark in marks]
+                yield path, marks
 
 
 def _refuse_what_cant_be_marked(body: dict[str, Any]) -> None:

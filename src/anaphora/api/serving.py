@@ -16,7 +16,7 @@ from anaphora.api.limit_headers import Room
 from anaphora.api.model_text import TokenizerEncoder, renderer_of, writes_as_text
 from anaphora.api.openai_completions import PromptText, TextOrTokens
 from anaphora.api.replay import HandedOut, ReplayMemory
-from anaphora.api.source import Source
+from anaphora.api.source import Source, renamed
 from anaphora.engine.engine import Engine
 from anaphora.engine.grammar import is_heavy, schema_problem
 from anaphora.engine.request import GenerationRequest, Keep, RequestId, Sampling, Tenant
@@ -100,7 +100,8 @@ class Serving:
                 loose, problem = loose | _not_followed(prompt), error
             else:
                 return grammar
-        raise RequestError(f"tools: together they can't be followed: {problem.message}", field="tools")
+        path = _form_path(prompt)
+        raise RequestError(f"{path}: can't be followed: {problem.message}", field=path)
 
     def encode(self, prompt: TextOrTokens) -> Encoded:
         """Tokens of a Completions prompt. Ids are taken as they are."""
@@ -137,12 +138,12 @@ class Serving:
             names = tuple(tool.name for tool in tools)
             calls = CallReading(names, rendered.opening, is_single=not prompt.tool_choice.parallel)
         reader = AnswerReader(sampling.num_sequences, calls, _ids(call_prefix))
+        fields = {**_CHAT_FIELDS, "grammar": _form_path(prompt)}
         try:
             stream = self._submit(rendered.tokens, sampling, asker, keep=() if tab is None else tab.keep)
         except RequestError as error:
-            error.field = _CHAT_FIELDS.get(error.field or "", error.field)
-            raise
-        return Source([stream], [reader], tab)
+            raise renamed(error, fields) from None
+        return Source([stream], [reader], tab, fields=fields)
 
     def submit_texts(self, prompts: Sequence[Encoded], sampling: Sampling, *, asker: Asker, tab: Tab | None) -> Source:
         """Start completing every one of these prompts, or none.
@@ -204,6 +205,11 @@ def _too_heavy(prompt: Prompt) -> frozenset[str]:
     if prompt.answer is not None:
         schemas.append(json.loads(prompt.answer.schema))
     return _not_followed(prompt) if any(is_heavy(schema) for schema in schemas) else frozenset()
+
+
+def _form_path(prompt: Prompt) -> str:
+    """The field that says what form the answer has."""
+    return "tools" if prompt.answer is None or callable_tools(prompt) else prompt.answer.path
 
 
 def _has_to_follow(tool: Tool, prompt: Prompt) -> bool:

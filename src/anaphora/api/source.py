@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import MappingProxyType
 
 from anaphora.api.account import Account, account_of
 from anaphora.api.answers import AnswerEvent, AnswerReader, Begin
@@ -11,7 +12,7 @@ from anaphora.api.contracts import Tab
 from anaphora.api.explaining import Inquiry
 from anaphora.engine.request import Delta, TokenLogprob
 from anaphora.engine.stream import Stream
-from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped
+from anaphora.errors import AnaphoraError, EngineFailure, EngineStopped, RequestError
 
 
 class Source:
@@ -20,10 +21,19 @@ class Source:
     Sequences are numbered request by request: index = request index * sequences per request + sequence index.
     """
 
-    def __init__(self, streams: Sequence[Stream], readers: Sequence[AnswerReader], tab: Tab | None = None) -> None:
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        readers: Sequence[AnswerReader],
+        tab: Tab | None = None,
+        *,
+        fields: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`fields`: what the request calls fields that the engine names in its refusals."""
         assert len(streams) == len(readers), "every stream has its reader"
         assert tab is None or len(tab.reckonings) == len(streams), "every stream is reckoned"
         self._tab = tab
+        self._fields = fields
         self._streams = tuple(streams)
         self._readers = tuple(readers)
         self._inquiries: tuple[Inquiry, ...] = ()
@@ -54,7 +64,7 @@ class Source:
     async def events(self) -> AsyncGenerator[AnswerEvent, None]:
         """Everything that happens, in the order it happens.
 
-        Raises: RequestTimeout, EngineFailure, EngineStopped.
+        Raises: RequestTimeout, EngineFailure, EngineStopped; RequestError for a form that takes too much to follow.
         """
         if len(self._streams) == 1:
             async for event in self._events_of(0):
@@ -82,7 +92,7 @@ class Source:
         stream, reader = self._streams[request_index], self._readers[request_index]
         inquiry = self._inquiries[request_index] if self._inquiries else None
         first = request_index * stream.request.sampling.num_sequences
-        async for delta in stream:
+        async for delta in self._deltas(stream):
             if delta.finish_reason == "error":
                 raise EngineFailure(delta.error or "The step failed.")
             if delta.finish_reason == "abort":
@@ -102,6 +112,13 @@ class Source:
         if inquiry is not None and stream.receipt is not None:
             inquiry.end(stream.receipt)
 
+    async def _deltas(self, stream: Stream) -> AsyncGenerator[Delta, None]:
+        try:
+            async for delta in stream:
+                yield delta
+        except RequestError as error:
+            raise renamed(error, self._fields) from None
+
     async def _pump(self, request_index: int, arrived: asyncio.Queue[AnswerEvent | AnaphoraError | None]) -> None:
         try:
             async for event in self._events_of(request_index):
@@ -110,6 +127,17 @@ class Source:
             arrived.put_nowait(error)
         else:
             arrived.put_nowait(None)
+
+
+def renamed(error: RequestError, fields: Mapping[str, str]) -> RequestError:
+    """The error with the field called as the request calls it, here and at the front of the message."""
+    own = error.field or ""
+    if own in fields:
+        error.field = fields[own]
+        if error.message.startswith(f"{own}: "):
+            error.message = f"{error.field}: {error.message.removeprefix(f'{own}: ')}"
+            error.args = (error.message,)
+    return error
 
 
 def _inform(inquiry: Inquiry, delta: Delta, stream: Stream) -> None:

@@ -173,11 +173,17 @@ class AnthropicLedger:
         self, keys: Sequence[Key], breakpoints: Sequence[Breakpoint], positions: Sequence[range], now_s: float
     ) -> tuple[int, Key] | None:
         """The highest block with a live entry that can be seen from a breakpoint, and that entry's key."""
-        for one in reversed(breakpoints):
-            for index in self._seen_from(one.block_index, positions):
-                live = self._live(keys[index], one.ttl, now_s)
-                if live is not None:
-                    return index, live
+        found = (self._nearest(keys, one, positions, now_s) for one in reversed(breakpoints))
+        return max((one for one in found if one is not None), default=None)
+
+    def _nearest(
+        self, keys: Sequence[Key], breakpoint_: Breakpoint, positions: Sequence[range], now_s: float
+    ) -> tuple[int, Key] | None:
+        """The nearest block with a live entry that can be seen from one breakpoint, and that entry's key."""
+        for index in self._seen_from(breakpoint_.block_index, positions):
+            live = self._live(keys[index], breakpoint_.ttl, now_s)
+            if live is not None:
+                return index, live
         return None
 
     def _missed(
@@ -244,7 +250,7 @@ def breakpoints_of(
                 field="cache_control.ttl",
             )
     ordered = tuple(marked[index] for index in sorted(marked))
-    _check_order(ordered, blocks)
+    check_order([("" if one.is_automatic else blocks[one.block_index].path, one.ttl) for one in ordered])
     return ordered
 
 
@@ -317,12 +323,17 @@ def _check_number(found: int, rules: AnthropicRules, *, path: str | None = None)
         )
 
 
-def _check_order(breakpoints: Sequence[Breakpoint], blocks: Sequence[Block]) -> None:
-    for before, one in itertools.pairwise(breakpoints):
-        if before.ttl == "5m" and one.ttl == "1h":
-            here = "cache_control.ttl" if one.is_automatic else f"{blocks[one.block_index].path}.cache_control.ttl"
+def check_order(marks: Sequence[tuple[str, str]]) -> None:
+    """Refuse an hour behind five minutes. `marks`: the path of what is marked and the lifetime, in prefix order.
+
+    An empty path is the automatic mark's.
+    Raises: RequestError.
+    """
+    for (before, earlier), (path, ttl) in itertools.pairwise(marks):
+        if earlier == "5m" and ttl == "1h":
+            here = f"{path}.cache_control.ttl" if path else "cache_control.ttl"
             raise RequestError(
                 f"{here}: a ttl='1h' cache_control block must not stand behind a ttl='5m' one "
-                f"({blocks[before.block_index].path}). The order is: `tools`, `system`, `messages`.",
+                f"({before}). The order is: `tools`, `system`, `messages`.",
                 field=here,
             )

@@ -157,8 +157,10 @@ class CallParser:
         rest = self._held[end:].lstrip(_SPACE)
         if closer and rest.startswith(closer):
             end = len(self._held) - len(rest) + len(closer)
-        elif closer and not final and closer.startswith(rest):
-            return None
+        elif closer and closer.startswith(rest):
+            if not final:
+                return None
+            end = len(self._held)  # cut inside the closer: that is part of the call, no text
         self._held = self._held[end:]
         self._is_fresh = False
         self._num_calls += len(calls)
