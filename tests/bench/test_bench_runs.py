@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import anaphora.bench.demo
 import anaphora.bench.show
+from anaphora.bench import core_index
 from anaphora.bench.decode import decode_line
 from anaphora.bench.demo import MAX_DIFFERENCE, ScoreTape, ask, difference
 from anaphora.bench.first_token import Case, lines_of, measure
@@ -116,7 +117,9 @@ def test_quick_benchmark_writes_its_files_and_its_exit_status_is_its_verdict(
     assert (tmp_path / "quick.png").is_file()
 
 
-def test_core_table_is_printed() -> None:
+def test_core_table_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = core_index.measure
+    monkeypatch.setattr(core_index, "measure", lambda: measure(num_repeats=3, num_tokens=100_000))
     done = CliRunner().invoke(app, ["bench", "core"])
     assert done.exit_code == 0, done.output
     assert "bytes per token" in done.output
