@@ -1,7 +1,10 @@
 """The memory of requests: bounded, apart by tenant. Method: small prompts, `check()` after each."""
 
 import tracemalloc
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +12,29 @@ from prompts import prompt_of, side, tool
 from remembered import World
 
 from anaphora.engine.request import Tenant
-from anaphora.explain.memory import MemoryLimits, hollow
-from anaphora.prompt.canonical import Message, Prompt, Text, Thinking, ToolResult, ToolUse
+from anaphora.explain.memory import (
+    NO_OFFSETS,
+    Asked,
+    MemoryLimits,
+    RequestMemory,
+    hollow,
+    remembered_settings,
+    remembered_side,
+)
+from anaphora.explain.reasons import Side
+from anaphora.prompt.canonical import (
+    AnswerSchema,
+    Message,
+    Part,
+    Prompt,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from anaphora.prompt.render import Rendered
 
 LONG = "You answer questions about the harbour. " * 5
 RED, BLUE = Tenant("red"), Tenant("blue")
@@ -65,12 +89,13 @@ def test_digests_keep_what_is_equal_and_nothing_that_can_be_read() -> None:
     parts = (
         Text("secret words", "messages[0].content[0]"),
         Thinking("secret thought", "messages[0].content[1]"),
-        ToolUse("c1", "secret_tool", '{"secret": 1}', "messages[0].content[2]"),
-        ToolResult("c1", "secret answer", "messages[0].content[3]"),
+        ToolUse("secret_c1", "secret_tool", '{"secret": 1}', "messages[0].content[2]"),
+        ToolResult("secret_c1", "secret answer", "messages[0].content[3]"),
     )
     prompt = Prompt(
         (Message("user", parts, "messages[0]"),), (Text("secret words", "system"),), (tool("secret_tool", 0),)
     )
+    prompt = replace(prompt, tool_choice=ToolChoice("tool", "secret_tool"), answer=AnswerSchema('"secret"', "format"))
     kept = hollow(prompt)
     assert "secret" not in repr(kept)
     assert [part.path for part in kept.parts] == [part.path for part in prompt.parts]
@@ -96,6 +121,53 @@ def test_the_estimate_of_its_size_is_not_below_what_it_takes(keeps_text: bool) -
     finally:
         tracemalloc.stop()
     assert taken <= 1.05 * world.memory.size_bytes <= 4 * taken
+
+
+BIG = "words " * 20_000
+AT = "messages[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("part", "more"),
+    [
+        (Thinking(BIG, AT), {}),  # templates leave it out
+        (ToolUse(BIG, "look", "{}", AT), {}),
+        (ToolUse("c", "look", BIG, AT), {}),
+        (ToolResult(BIG, "9 m", AT), {}),
+        (ToolResult("c", "9 m", AT, BIG), {}),
+        (Text("Hi", AT), {"tools": (Tool("look", BIG, BIG, "tools[0]"),)}),
+        (Text("Hi", AT), {"system": (Text(BIG, "system"),)}),
+        (Text("Hi", AT), {"answer": AnswerSchema(BIG, "format")}),
+    ],
+    ids=lambda one: type(one).__name__ if not isinstance(one, dict) else "".join(one),
+)
+@pytest.mark.parametrize("keeps_text", [True, False])
+def test_whatever_is_kept_of_a_prompt_counts_rendered_or_not(
+    part: Part, more: dict[str, Any], keeps_text: bool
+) -> None:
+    prompt = Prompt((Message("user", (part,), "messages[0]"), Message("user", (), "messages[1]")), **more)
+    own = Side(prompt, Rendered("Hi", np.arange(2, dtype=np.int32), NO_OFFSETS, ()))
+    memory = RequestMemory(MemoryLimits(max_requests=1000, max_bytes=400_000))
+    for number in range(50):
+        settings = remembered_settings({"format": f"{number}{BIG}"}, keeps_text=keeps_text)
+        kept = remembered_side(own, keeps_text=keeps_text)
+        memory.arrive(
+            RED,
+            Asked(f"r{number}", number, "m", kept, 2, settings=settings, keeps_text=keeps_text),
+            own.rendered.tokens,
+        )
+        memory.check()
+    can_be_large = keeps_text and "answer" not in more
+    assert len(memory) <= 3 if can_be_large else len(memory) == 50
+
+
+def test_settings_stay_equal_where_only_digests_of_them_are_kept() -> None:
+    one, same, other = ({"format": f"{BIG}{end}", "effort": "low"} for end in "aab")
+    kept = [remembered_settings(settings, keeps_text=True) for settings in (one, same, other)]
+    assert kept[0] == kept[1] != kept[2]
+    assert kept[0]["effort"] == "low"
+    assert len(str(kept)) < 1000
+    assert "low" not in str(remembered_settings(one, keeps_text=False))
 
 
 @given(st.lists(st.tuples(st.sampled_from([RED, BLUE]), st.text("ab", min_size=1, max_size=4)), max_size=20))

@@ -17,7 +17,14 @@ from anaphora.core.fates import Fate
 from anaphora.core.index import Tokens
 from anaphora.engine.request import Delta, Keep, Receipt, Tenant
 from anaphora.explain.compared import Compared, compare
-from anaphora.explain.memory import Asked, MemoryLimits, RequestMemory, prompt_of_text, remembered_side
+from anaphora.explain.memory import (
+    Asked,
+    MemoryLimits,
+    RequestMemory,
+    prompt_of_text,
+    remembered_settings,
+    remembered_side,
+)
 from anaphora.explain.openings import Nearest
 from anaphora.explain.reasons import Side
 from anaphora.explain.seen import Seen
@@ -143,7 +150,7 @@ class Explaining:
             model=question.model,
             side=remembered_side(side, keeps_text=keeps_text),
             num_tokens=len(rendered.tokens),
-            settings=question.settings,
+            settings=remembered_settings(question.settings, keeps_text=keeps_text),
             keeps_text=keeps_text,
             facts={"request_id": question.request_id, "endpoint": question.endpoint, "unix_time": time.time()},
         )

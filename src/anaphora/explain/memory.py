@@ -21,7 +21,7 @@ from anaphora.engine.request import Tenant
 from anaphora.explain.divergence import ANSWER
 from anaphora.explain.openings import Handle, Nearest, Openings
 from anaphora.explain.reasons import Side
-from anaphora.prompt.canonical import Message, Part, Prompt, Text, Thinking, Tool, ToolResult, ToolUse
+from anaphora.prompt.canonical import Message, Part, Prompt, Text, Thinking, Tool, ToolChoice, ToolResult, ToolUse
 from anaphora.prompt.locate import Piece
 from anaphora.prompt.render import Rendered
 
@@ -31,6 +31,8 @@ PIECE_BYTES = 250
 DIGESTS_BYTES = 550
 """Of bookkeeping, for each request and for each part: one whose text is kept, one of which a digest is. Measured."""
 DIGEST_LENGTH = 16
+SHORT_SETTING = 64
+"""Characters that a setting may have to be kept as it is: a digest would take as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,7 @@ class RequestMemory:
         added = own.openings.add(tokens, asked)
         own.handles[asked.request_id] = added.handle, asked
         self._num_tokens += own.openings.num_tokens - before
-        rendered = asked.side.rendered
-        size = ENTRY_BYTES + PIECE_BYTES * len(rendered.pieces) + 2 * sys.getsizeof(rendered.text)
-        size += 0 if asked.keeps_text else DIGESTS_BYTES * sum(1 for _ in asked.side.prompt.parts)
+        size = _size_bytes(asked)
         self._order[tenant, asked.request_id] = size
         self._num_bytes += size
         self._make_room()
@@ -163,11 +163,47 @@ class RequestMemory:
                 del self._tenants[tenant]
 
 
+def _size_bytes(asked: Asked) -> int:
+    """What a request takes, tokens apart. Its parts count by themselves: a template need not render them.
+
+    Cost: a look at each part.
+    """
+    rendered, prompt = asked.side.rendered, asked.side.prompt
+    num_parts, num_bytes = sum(not message.parts for message in prompt.messages), 0
+    for part in prompt.parts:
+        num_parts += 1
+        num_bytes += sum(sys.getsizeof(text) for text in _texts(part))
+    each = PIECE_BYTES if asked.keeps_text else DIGESTS_BYTES
+    num_bytes += each * max(num_parts, len(rendered.pieces))
+    num_bytes += sum(sys.getsizeof(name) + sys.getsizeof(value) for name, value in asked.settings.items())
+    return ENTRY_BYTES + sys.getsizeof(rendered.text) + num_bytes
+
+
+def _texts(part: Tool | Part) -> tuple[str, ...]:
+    """What a part says, and the ids in it."""
+    if isinstance(part, Tool):
+        return part.name, part.description, part.schema
+    if isinstance(part, ToolUse):
+        return part.call_id, part.name, part.arguments
+    if isinstance(part, ToolResult):
+        return part.call_id, part.name, part.text
+    return (part.text,)
+
+
+def remembered_settings(settings: Mapping[str, str], *, keeps_text: bool) -> dict[str, str]:
+    """What is kept of a request's settings: digests of those that are long, or of all. Equal ones stay equal."""
+    longest = SHORT_SETTING if keeps_text else 0
+    return {name: value if len(value) <= longest else _digest(value) for name, value in settings.items()}
+
+
 def remembered_side(side: Side, *, keeps_text: bool) -> Side:
-    """What is kept of a prompt: its text and parts, or digests in place of both. Tokens are kept elsewhere."""
+    """What is kept of a prompt: its text and parts, or digests in place of both. Tokens are kept elsewhere, and the
+    form of the answer is not compared.
+    """
     text, pieces = (side.rendered.text, side.rendered.pieces) if keeps_text else ("", ())
     rendered = Rendered(text=text, tokens=NO_TOKENS, offsets=NO_OFFSETS, pieces=pieces)
-    return Side(side.prompt if keeps_text else hollow(side.prompt), rendered, side.scope)
+    prompt = replace(side.prompt, answer=None) if keeps_text else hollow(side.prompt)
+    return Side(prompt, rendered, side.scope)
 
 
 def hollow(prompt: Prompt) -> Prompt:
@@ -175,6 +211,7 @@ def hollow(prompt: Prompt) -> Prompt:
     return replace(
         prompt,
         answer=None,
+        tool_choice=ToolChoice(),
         tools=tuple(_hollow_tool(tool) for tool in prompt.tools),
         system=tuple(replace(text, text=_digest(text.text)) for text in prompt.system),
         messages=tuple(
@@ -196,9 +233,10 @@ def _hollow_tool(tool: Tool) -> Tool:
 
 def _hollow_part(part: Part) -> Part:
     if isinstance(part, ToolUse):
-        return replace(part, name=_digest(part.name), arguments=_digest(part.arguments))
+        name, call_id = _digest(part.name), _digest(part.call_id)
+        return replace(part, name=name, call_id=call_id, arguments=_digest(part.arguments))
     if isinstance(part, ToolResult):
-        return replace(part, name=_digest(part.name), text=_digest(part.text))
+        return replace(part, name=_digest(part.name), call_id=_digest(part.call_id), text=_digest(part.text))
     assert isinstance(part, Text | Thinking)
     return replace(part, text=_digest(part.text))
 
