@@ -6,6 +6,7 @@
     │   ├── UnknownModel        no such model here                                     (HTTP 404)
     │   ├── UnknownResponse     no such response kept here                             (HTTP 404)
     │   ├── UnknownObject       no such batch or file kept here                        (HTTP 404)
+    │   ├── UnsupportedSetting  a right value that the profile's model does not offer  (HTTP 400)
     │   ├── NotAuthenticated    missing or wrong API key                               (HTTP 401)
     │   └── BodyTooLarge        more bytes than the server accepts                     (HTTP 413)
     ├── Overloaded              the queue is full; try again after retry_after_s       (HTTP 429 / 529)
@@ -46,6 +47,10 @@ class UnknownResponse(RequestError):
 
 class UnknownObject(RequestError):
     """The request names a batch or a file that is not kept here (any more)."""
+
+
+class UnsupportedSetting(RequestError):
+    """The request asks for something right that the model whose rules count does not offer."""
 
 
 class NotAuthenticated(RequestError):

@@ -316,6 +316,22 @@ def test_there_is_room_for_so_many_bytes_and_ended_ones_go_first() -> None:
     run(story())
 
 
+def test_lines_that_say_nothing_take_room_too() -> None:
+    async def story() -> None:
+        world = Endpoint()
+        many = tuple(Line(f"{n}", "/v1/messages", b"") for n in range(100_000))
+        batches = [Batch(f"b{n}", Tenant("red"), "k", many, world.now) for n in range(10)]
+        with pytest.raises(Overloaded):
+            list(map(world.queue.add, batches))
+        assert 0 < len(world.queue.all_of(Tenant("red"), "k")) < 10
+        long = Batch("long", Tenant("blue"), "k", (Line("x" * MAX_TENANT_BYTES, "/v1/messages", b""),), world.now)
+        with pytest.raises(Overloaded):
+            world.queue.add(long)
+        await world.queue.close()
+
+    run(story())
+
+
 def test_closing_ends_the_work() -> None:
     async def story() -> None:
         world = Endpoint()

@@ -111,11 +111,21 @@ def test_cache_keys_tenants_and_time_are_apart(classic: Hosted) -> None:
     assert cached(classic.chat(asked(LONG), **keyed))[0] == 0
 
 
+def test_the_older_spelling_of_a_retention_is_the_same_retention(classic: Hosted) -> None:
+    older: Any = {"extra_body": {"prompt_cache_retention": "in-memory"}}
+    classic.chat(asked(LONG + "spelling"), **older)
+    classic.at(601)
+    assert cached(classic.chat(asked(LONG + "spelling"), **older))[0] == 0
+    classic.at(1200)
+    assert cached(classic.chat(asked(LONG + "spelling"), prompt_cache_retention="in_memory"))[0] > 1024
+
+
 def test_a_retention_that_the_model_lacks_is_refused_by_name(roomy: Engine) -> None:
     with hosted(roomy, "openai:gpt-5.5") as one:
         with pytest.raises(openai.BadRequestError) as caught:
             one.chat(asked("x"), prompt_cache_retention="in_memory")
         assert caught.value.param == "prompt_cache_retention"
+        assert (caught.value.code, caught.value.type) == ("invalid_parameter", "invalid_request_error")
         assert "not supported on this model" in str(caught.value)
         assert one.chat(asked("x"), prompt_cache_retention="24h").usage.prompt_tokens > 0
 
@@ -185,6 +195,7 @@ def test_thirty_minutes_since_the_last_use(paid: Hosted) -> None:
         {"parallel_tool_calls": False},
         {"reasoning_effort": "low"},
         {"verbosity": "low"},
+        {"response_format": {"type": "json_object"}},
         {"service_tier": "flex"},
         {"prompt_cache_key": "other"},
         {"model": "other"},

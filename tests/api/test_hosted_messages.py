@@ -257,16 +257,26 @@ def test_what_a_change_loses(host: Hosted, name: str, change: dict[str, Any], ke
     assert host.usage(**{**marked_request(name), **change}).cache_read_input_tokens == ends[kept]
 
 
-def test_tools_added_reordered_or_with_other_key_order_lose_everything(host: Hosted) -> None:
-    request = marked_request("tool edits")
-    levels(host, "tool edits")
-    tool = request["tools"][0]
-    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
-    for tools in ([{**TOOL, "name": "g"}, tool], [{**tool, "input_schema": schema}]):
-        assert host.usage(**{**request, "tools": tools}).cache_read_input_tokens == 0
+@pytest.mark.parametrize("change", ["added", "removed", "reordered", "renamed", "other schema", "other key order"])
+def test_a_change_of_tools_loses_everything(host: Hosted, change: str) -> None:
+    request = marked_request(f"tools {change}")
+    last = request["tools"][0]
+    first, third = {**TOOL, "name": "g"}, {**TOOL, "name": "h"}
+    shuffled = {"type": "object", "properties": {"b": {}, "a": {}}}
+    edits = {
+        "added": [first, third, last],
+        "removed": [last],
+        "reordered": [last, first],
+        "renamed": [third, last],
+        "other schema": [{**first, "input_schema": {"type": "object"}}, last],
+        "other key order": [{**first, "input_schema": shuffled}, last],
+    }
+    whole = written(host.usage(**{**request, "tools": [first, last]}))
+    assert written(host.usage(**{**request, "tools": edits[change]})) > 0
+    assert host.usage(**{**request, "tools": [first, last]}).cache_read_input_tokens == whole
 
 
-@pytest.mark.parametrize("change", ["early message", "key order", "removed"])
+@pytest.mark.parametrize("change", ["early message", "key order", "removed", "reordered"])
 def test_changed_history_keeps_tools_and_system(host: Hosted, change: str) -> None:
     ends = levels(host, f"history {change}")
     request = marked_request(f"history {change}")
@@ -276,6 +286,8 @@ def test_changed_history_keeps_tools_and_system(host: Hosted, change: str) -> No
     elif change == "key order":
         block = {**call["content"][0], "input": {"y": 2, "x": 1}}
         turns = [first, {"role": "assistant", "content": [block]}, last]
+    elif change == "reordered":
+        turns = [first, call, {**last, "content": [text("go"), {**last["content"][0], "cache_control": MARKED}]}]
     else:
         turns = [{"role": "user", "content": [text("go", "5m")]}]
     assert host.usage(**{**request, "messages": turns}).cache_read_input_tokens == ends["system"]
@@ -297,6 +309,35 @@ def test_string_content_is_one_text_block_and_marks_are_no_part_of_the_prefix(ho
     turns[0]["content"] = "moving 1"
     turns = [*turns, {"role": "assistant", "content": "ok"}, {"role": "user", "content": [text("next", "5m")]}]
     assert host.usage(turns).cache_read_input_tokens == whole
+
+
+def budget(num_tokens: int) -> dict[str, Any]:
+    return {"thinking": {"type": "enabled", "budget_tokens": num_tokens}}
+
+
+def task_budget(**fields: int) -> dict[str, Any]:
+    return {"output_config": {"task_budget": {"total": 9, **fields}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (budget(1024), budget(2048)),
+        (budget(1024), {"thinking": {"type": "adaptive"}}),
+        (task_budget(), task_budget(remaining=5)),
+        ({"output_config": {"effort": "low"}}, {}),
+    ],
+)
+def test_another_value_of_a_setting_keeps_tools_and_system(
+    host: Hosted, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    about = f"values {before} {after}"
+    ends = levels(host, about)
+    request = marked_request(about)
+    host.usage(**request, extra_body=before)
+    assert host.usage(**request, extra_body=before).cache_read_input_tokens == ends["messages"]
+    other = host.usage(**request, extra_body=after)
+    assert other.cache_read_input_tokens == (ends["system"] if after else ends["messages"])
 
 
 @pytest.mark.parametrize("keeps", [True, False])

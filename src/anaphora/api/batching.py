@@ -23,6 +23,8 @@ LIFETIME_S = 24 * 3600.0
 MAX_TENANT_BYTES = 256 * 2**20
 """Of a tenant's batches, requests and answers together."""
 MAX_TENANT_BATCHES = 1000
+_LINE_BYTES = 512
+"""What a line takes besides its texts, and its outcome besides the answer: about."""
 _LOOK_AGAIN_S = 0.5
 """How often to see whether others have left room."""
 
@@ -34,6 +36,11 @@ class Line:
     custom_id: str
     path: str  # of the endpoint that answers it
     body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that stay when the line has been answered, without the answer."""
+        return len(self.custom_id) + _LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class BatchQueue:
 
         Raises: Overloaded where there is none even so.
         """
-        batch.size = sum(len(line.body) for line in batch.lines)
+        batch.size = sum(line.size + len(line.body) for line in batch.lines)
         own = [one for one in self._batches.values() if one.tenant == batch.tenant]
         size, ended = sum(one.size for one in own) + batch.size, [one for one in own if one.ended_at is not None]
         while (size > MAX_TENANT_BYTES or len(own) >= MAX_TENANT_BATCHES) and ended:
@@ -208,5 +215,6 @@ class BatchQueue:
         if batch.ended_at is None and len(batch.outcomes) == len(batch.lines):
             batch.ended_at = self.clock()
             batch.lines = tuple(Line(line.custom_id, line.path, b"") for line in batch.lines)
-            batch.size = sum(one.size for one in batch.outcomes.values() if isinstance(one, LineReply))
+            answers = sum(one.size for one in batch.outcomes.values() if isinstance(one, LineReply))
+            batch.size = answers + sum(line.size for line in batch.lines)
             self._on_end(batch)

@@ -4,6 +4,7 @@ error               OpenAI status, type, code                               Anth
 ──────────────────────────────────────────────────────────────────────────────────────────────────────
 RequestError        400 invalid_request_error                               400 invalid_request_error
 PromptTooLong       400 invalid_request_error, context_length_exceeded      400 invalid_request_error
+UnsupportedSetting  400 invalid_request_error, invalid_parameter            400 invalid_request_error
 UnknownModel        404 invalid_request_error, model_not_found              404 not_found_error
 UnknownResponse     404 invalid_request_error                               404 not_found_error
 UnknownObject       404 invalid_request_error                               404 not_found_error
@@ -34,6 +35,7 @@ from anaphora.errors import (
     UnknownModel,
     UnknownObject,
     UnknownResponse,
+    UnsupportedSetting,
 )
 
 INTERNAL_MESSAGE = "The server failed while answering this request. Other requests are not affected."
@@ -68,6 +70,7 @@ class _Kind:
 # Order matters: the first class that fits is taken, so subclasses stand before RequestError.
 _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (PromptTooLong, _Kind((400, "invalid_request_error", "context_length_exceeded"), (400, "invalid_request_error"))),
+    (UnsupportedSetting, _Kind((400, "invalid_request_error", "invalid_parameter"), (400, "invalid_request_error"))),
     (UnknownModel, _Kind((404, "invalid_request_error", "model_not_found"), (404, "not_found_error"))),
     (UnknownObject, _Kind((404, "invalid_request_error", None), (404, "not_found_error"))),
     (UnknownResponse, _Kind((404, "invalid_request_error", None), (404, "not_found_error"))),

@@ -79,7 +79,7 @@ def keyed_prompt(words: CacheWords, prompt: Prompt, rendered: Rendered, rules: O
     if isinstance(rules, MeasuredRules):
         wished = words.body.get("prompt_cache_retention")
         return KeyedPrompt(CacheOptions(retention=wished if wished == LONG_RETENTION else None), Levels(), None)
-    check_retention(_optional(words.body, "prompt_cache_retention"), rules)
+    check_retention(_retention(words.body), rules)
     options, levels = _options(words), Levels(tools=prefix_settings(words.settings))
     if not isinstance(rules, BreakpointRules):
         return KeyedPrompt(options, levels, None)
@@ -103,7 +103,7 @@ def _options(words: CacheWords) -> CacheOptions:
         mode="explicit" if mode == "explicit" else "implicit",
         ttl=ttl,
         key=_optional(words.body, "prompt_cache_key"),
-        retention=_optional(words.body, "prompt_cache_retention"),
+        retention=_retention(words.body),
     )
 
 
@@ -133,6 +133,12 @@ def _chat_parts(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], st
         for number, part in enumerate(content if isinstance(content, list) else ()):
             path = f"messages[{index}].content[{number}]"
             yield part, path, f"messages[{index}].content" if message.get("role") == "tool" else path
+
+
+def _retention(body: Mapping[str, Any]) -> str | None:
+    """The retention asked for, in today's spelling: packages of before April 2026 wrote it with a dash."""
+    given = _optional(body, "prompt_cache_retention")
+    return "in_memory" if given == "in-memory" else given
 
 
 def _optional(body: Mapping[str, Any], name: str) -> str | None:

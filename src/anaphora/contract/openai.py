@@ -27,7 +27,7 @@ from anaphora.contract.layout import (
     message_ends,
     scope_of,
 )
-from anaphora.errors import RequestError
+from anaphora.errors import UnsupportedSetting
 
 LIFETIMES: Mapping[str, float] = {"30m": 1800.0, "12h": 43200.0}
 RETENTIONS = ("in_memory", "24h")
@@ -347,11 +347,11 @@ def prefix_settings(settings: OpenAISettings) -> bytes:
 def check_retention(retention: str | None, rules: OpenAIRules) -> None:
     """Refuse a retention that the model does not offer.
 
-    Raises: RequestError.
+    Raises: UnsupportedSetting.
     """
     if retention is None or isinstance(rules, MeasuredRules) or retention in rules.retentions:
         return
-    raise RequestError(
+    raise UnsupportedSetting(
         f"prompt_cache_retention: {retention!r} is not supported on this model. "
         f"Supported: {', '.join(rules.retentions) or 'none'}.",
         field="prompt_cache_retention",
