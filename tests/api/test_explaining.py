@@ -104,18 +104,26 @@ def test_tenants_never_see_each_others_requests(roomy: Engine) -> None:
     with TestClient(build_app(roomy, settings)) as client:
         red, blue = ({"authorization": f"Bearer {colour}-key"} for colour in ("red", "blue"))
         body = chat_body(f"secret of red {LONG}", "Hi")
-        first = client.post("/v1/chat/completions", json=body, headers=red).json()
+        answered = client.post("/v1/chat/completions", json=body, headers=red)
+        first, request_id = answered.json(), answered.headers["request-id"]
         second = client.post("/v1/chat/completions", json=body, headers=blue).json()
         assert second["anaphora"]["miss"]["reason"] == "first_seen"
         assert "nearest" not in second["anaphora"]["miss"]
         assert client.get(f"/v1/anaphora/requests/{first['id']}", headers=red).status_code == 200
-        for name in (first["id"], "nobody"):
+        assert client.get(f"/v1/anaphora/requests/{request_id}", headers=red).json()["id"] == first["id"]
+        assert client.get("/v1/anaphora/requests/last", headers=blue).json()["id"] == second["id"]
+        for name in (first["id"], request_id, "nobody"):
             refused = client.get(f"/v1/anaphora/requests/{name}", headers=blue)
             assert (refused.status_code, refused.json()["error"]["message"][:21]) == (404, "There is no request '")
         asked = {"previous_message_id": first["id"]}
         body = {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}], "diagnostics": asked}
         told = client.post("/v1/messages", json=body, headers=blue).json()["diagnostics"]
         assert told == {"cache_miss_reason": {"type": "previous_message_not_found"}}
+        for name in (first["id"], request_id, "last"):
+            options = {"comparison_response_id": name}
+            body = {"model": "tiny", "max_output_tokens": 2, "input": "Hi", "prompt_cache_options": options}
+            told = client.post("/v1/responses", json=body, headers=blue).json()["prompt_cache_diagnostics"]
+            assert told == {"type": "comparison_response_not_found"}
         assert client.get("/v1/anaphora/requests/last").status_code == 401
 
 
