@@ -2,7 +2,14 @@
 
 import pytest
 
-from anaphora.core.counting import AdaptiveReplacement, GreedyDual, LeastFrequentlyUsed, SegmentedLRU, ThreeQueues
+from anaphora.core.counting import (
+    ATTENTION_DEPTH,
+    AdaptiveReplacement,
+    GreedyDual,
+    LeastFrequentlyUsed,
+    SegmentedLRU,
+    ThreeQueues,
+)
 from anaphora.core.policy import POLICIES
 from anaphora.testing.policy_contract import Entry
 
@@ -71,6 +78,16 @@ def test_greedy_dual_lets_old_counts_fade():
         use(policy, Entry(), 3)
         victims.append(evict(policy))
     assert once_hot in victims
+
+
+def test_greedy_dual_keeps_what_is_dear_to_compute_again():
+    policy, trunk = GreedyDual(), Entry(num_tokens=ATTENTION_DEPTH)
+    deep, shallow = Entry(trunk), Entry()
+    use(policy, deep)
+    use(policy, trunk)
+    use(policy, shallow)
+    assert evict(policy) is shallow, "used last, and half as dear"
+    assert evict(policy) is deep
 
 
 def test_greedy_dual_finds_a_leaf_above_a_priority_of_parked_nodes_only():

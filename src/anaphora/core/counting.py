@@ -62,12 +62,19 @@ class LeastFrequentlyUsed(_Listed):
         return self._first(iter(range(1, MAX_COUNT + 1)))
 
 
-class GreedyDual(_Listed):
-    """Evict what has the lowest priority: uses, on top of the priority at which the last victim went.
+ATTENTION_DEPTH = 4096
+"""Tokens in front of a token at which attention over them costs as much to compute as all else of it: between 3,000
+and 30,000 for models in use."""
+COST_STEPS = 8
+"""Ranks are whole numbers, so that nodes share lists: a cost of 1 is so many of them."""
 
-    What is recomputed is worth its tokens and takes the room of its tokens, so cost / size is the same for all and
-    the rule becomes LFU with dynamic ageing: old counts fade as newcomers start higher.
-    Cost: O(log priorities held) for a priority that is new, else O(1).
+
+class GreedyDual(_Listed):
+    """Evict what has the lowest priority: uses x cost of a token, on top of the priority at which the last victim went.
+
+    Cost over size is what a token costs to compute again, which grows with the tokens in front of it: the deep ends of
+    long prompts are dear. Old counts fade as newcomers start higher.
+    Cost: O(log priorities held) for a priority that is new, and O(nodes above) for each node used.
     Source: Cherkasova 1998, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy".
     """
 
@@ -78,15 +85,14 @@ class GreedyDual(_Listed):
 
     def admit(self, entry: Evictable) -> None:
         """Rank a node by one more use."""
-        count = min(_count(entry) + 1, MAX_COUNT)
-        entry.note = count
-        self._add(entry, self._floor + count)
+        entry.note = min(_count(entry) + 1, MAX_COUNT)
+        self._add(entry, self._floor + _worth(entry))
 
     def split(self, head: Evictable, tail: Evictable) -> None:
         """Give the head the tail's count. It is counted as used when its lease ends."""
         assert tail in self._lists, "split what is not held here"
         head.note = tail.note
-        self._add(head, self._floor + _count(head))
+        self._add(head, self._floor + _worth(head))
 
     def choose(self) -> Evictable:
         """Name the oldest leaf of the lowest priority. From now on newcomers start there."""
@@ -251,6 +257,15 @@ class ThreeQueues(_Listed):
 def _turn_of(entry: Evictable) -> _Turn:
     assert isinstance(entry.note, _Turn)
     return entry.note
+
+
+def _worth(entry: Evictable) -> int:
+    """Give uses x the cost of computing a token there again, in `COST_STEPS`."""
+    depth, above = 0, entry.parent
+    while above is not None:
+        depth += above.num_tokens
+        above = above.parent
+    return _count(entry) * (COST_STEPS + COST_STEPS * depth // ATTENTION_DEPTH)
 
 
 def _count(entry: Evictable) -> int:
