@@ -28,8 +28,9 @@ from anaphora.bench.steps import SharedPast, compare_shared_past, compare_steps
 from anaphora.bench.suite import FULL, QUICK, run_suite
 from anaphora.engine.decoder_weights import why_not_native
 from anaphora.engine.models.fetch import default_cache_dir
+from anaphora.engine.models.spec import LoadedModel
 from anaphora.engine.native.build import NotBuilt
-from anaphora.engine.native.library import load_kernels
+from anaphora.engine.native.library import Kernels, load_kernels
 
 
 def show_suite(model: str, *, quick: bool, with_floor: bool, output: Path, cache_dir: Path | None) -> bool:
@@ -85,10 +86,8 @@ def show_attention(model: str, *, cache_dir: Path | None) -> None:
 def show_steps(model: str, *, cache_dir: Path | None) -> bool:
     """Print whole steps in each way that they can run; False where the native kernels can't run the model."""
     loaded = plain_copy(model, cache_dir)
-    kernels = load_kernels(cache_dir or default_cache_dir())
-    reason = kernels.reason if isinstance(kernels, NotBuilt) else why_not_native(loaded)
-    if isinstance(kernels, NotBuilt) or reason is not None:
-        Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
+    kernels = _usable_kernels(loaded, cache_dir)
+    if kernels is None:
         return False
     table = Table(title="A step over 2,000 cached tokens", caption=this_machine().stamp, title_justify="left")
     for heading in (
@@ -130,11 +129,8 @@ def _print_shared_past(found: SharedPast) -> None:
 
 def show_quality(model: str, *, cache_dir: Path | None) -> bool:
     """Print what rounding weights costs and gains; False where the native kernels can't run the model."""
-    folder = cache_dir or default_cache_dir()
-    kernels = load_kernels(folder)
-    reason = kernels.reason if isinstance(kernels, NotBuilt) else why_not_native(plain_copy(model, cache_dir))
-    if isinstance(kernels, NotBuilt) or reason is not None:
-        Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
+    kernels = _usable_kernels(plain_copy(model, cache_dir), cache_dir)
+    if kernels is None:
         return False
     table = Table(title="Weights rounded at load", caption=this_machine().stamp, title_justify="left")
     for heading in (
@@ -147,7 +143,7 @@ def show_quality(model: str, *, cache_dir: Path | None) -> bool:
         "step, ms",
     ):
         table.add_column(heading, justify="right")
-    for one in measure_quality(model, kernels, cache_dir=folder):
+    for one in measure_quality(model, kernels, cache_dir=cache_dir or default_cache_dir()):
         table.add_row(
             one.rounding,
             one.formats.removeprefix("matrices: "),
@@ -182,6 +178,16 @@ def show_growth(*, largest: int, output: Path) -> bool:
 def show_transformers(model: str, *, cache_dir: Path | None) -> None:
     """Print what a PromptCache does for `model.generate`."""
     _print_values("PromptCache", transformers_door.measure(plain_copy(model, cache_dir).model))
+
+
+def _usable_kernels(loaded: LoadedModel, cache_dir: Path | None) -> Kernels | None:
+    """Load the native kernels for a model; say why not if they can't run it."""
+    kernels = load_kernels(cache_dir or default_cache_dir())
+    reason = kernels.reason if isinstance(kernels, NotBuilt) else why_not_native(loaded)
+    if isinstance(kernels, NotBuilt) or reason is not None:
+        Console().print(f"Nothing to compare: the native kernels are not used, {reason}.")
+        return None
+    return kernels
 
 
 def _print_values(title: str, values: Mapping[str, float]) -> None:

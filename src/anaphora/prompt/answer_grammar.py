@@ -23,7 +23,7 @@ _SPACING = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
-    "json_allowed_escapes": 'nrbtf\\"',  # \uXXXX may stand for half a character
+    "json_allowed_escapes": 'nrbtf\\"',  # an escape by number may stand for half a character
 }
 
 
