@@ -6,7 +6,7 @@ from anaphora.core.cache import CacheLimits, PrefixCache
 from anaphora.core.events import Cleared, Evicted, Stored
 from anaphora.core.evictable import Priority
 from anaphora.core.lease import Counts, Lease, Refusal
-from anaphora.core.owner import Quotas
+from anaphora.core.owner import Owners, Quotas
 
 SYSTEM = "SYSTEM "
 
@@ -54,6 +54,15 @@ def test_a_borrower_loses_what_it_borrowed_and_no_more():
     assert cached(cache, "blue", space=BLUE) == 4
     assert cached(cache, "12345678", space=RED) == 4
     assert cached(cache, "4abc", space=GREEN) == 4
+
+
+def test_a_borrower_is_asked_for_what_it_borrowed_and_no_more():
+    owners = Owners(12, Quotas({"red": 4, "blue": 4}))
+    red = owners.of("red")
+    red.num_owned = red.num_evictable = 10
+    owners.changed(red)
+    assert owners.first_to_lose(owners.of("blue"), 2) == (red, 6)
+    assert owners.first_to_lose(red, 2) == (red, 10), "its own may all go"
 
 
 def test_a_flood_of_one_tenant_leaves_the_others_alone():
