@@ -1,5 +1,5 @@
 // What the caller describes: a decoder's weights, the pool, and one step over it. Plain C layouts, float32.
-// `layout.py` mirrors these structures field by field.
+// `library.py` mirrors these structures field by field.
 #pragma once
 
 #include <cstdint>
